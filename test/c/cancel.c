@@ -65,7 +65,8 @@ struct objects {
     unsigned char memory[2 * LENGTH];
 };
 
-/* Dequeues the next event. While a cancellation request is pending, it polls, because a wait would be cancelled. */
+/* Dequeues the next event. Waits on the EVD, or for an event of `requests` on the CNO. While a cancellation request is
+ * pending, it polls, because a wait would be cancelled. */
 static DAT_EVENT take(struct objects *o, DAT_EVD_HANDLE evd, DAT_EVENT_NUMBER number)
 {
     DAT_EVENT event;

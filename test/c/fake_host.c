@@ -1,7 +1,7 @@
 /*
- * fake_host: shows the device of fake_verbs.c in sysfs. It is a part of the same preloaded library, and replaces the
- * file functions that Rust's standard library calls: paths below /sys/class/infiniband lead to the directory that the
- * variable FAKE_INFINIBAND names.
+ * fake_host: shows the device of fake_verbs.c in sysfs. It is a part of the same preloaded library, and replaces
+ * opendir, open64 and statx, which Rust's standard library calls: paths below /sys/class/infiniband lead to the
+ * directory that the variable FAKE_INFINIBAND names.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */

@@ -160,7 +160,8 @@ static void take(long events, DAT_VLEN bytes, int wait, int is_counted)
     }
 }
 
-/* Dequeues the two completions of one message; each call has to poll. */
+/* Dequeues the two completions of one message. They are on two EVDs, so no call finds a completion that an earlier call
+ * has polled. */
 static void take_alone(DAT_VLEN bytes, int wait, int is_counted)
 {
     DAT_EVD_HANDLE evds[] = { data, sends };

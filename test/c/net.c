@@ -30,7 +30,7 @@
 
 enum { SLOTS = 4, RECEIVES = 2 * SLOTS + 2, MESSAGES = 3 * SLOTS + 2, FLOWING_BLOCKS = 8, READ_EACH = 8, TICK = SECOND / 10 };
 enum word { WRITTEN = 1, DONE, BYE };
-/* Kind of work, in the upper half of a cookie. The lower half is a number. */
+/* Kind of work, in the upper half of a cookie. The lower half is the index of the message or of the block's slot. */
 enum kind { RECEIVE = 1, MESSAGE, WRITE, READ };
 
 struct message {
@@ -41,7 +41,8 @@ struct place {
     uint64_t address, key;
 };
 
-/* A block in flight: its slot in the peer's memory and its state. */
+/* State of a slot in the peer's memory: the number of its last block, and whether the block's write is in progress, its
+ * reply has arrived, and its read is in progress. */
 struct slot {
     uint64_t number;
     int writing, answered, reading;
@@ -274,7 +275,7 @@ static void completed_one(const DAT_DTO_COMPLETION_EVENT_DATA *dto)
     }
 }
 
-/* Dequeues the next event. Returns whether one arrived within this time. */
+/* Dequeues and handles the next event. Returns whether one arrived within this time. */
 static int took(DAT_TIMEOUT time)
 {
     DAT_EVENT event;

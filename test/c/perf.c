@@ -6,7 +6,7 @@
  *   perf -h host [options] MODE A B            client: prints its figures, as lines of JSON
  *
  *   lat SIZE COUNT        ping-pong over the first connection: half a round trip, "usec"
- *   reap SIZE COUNT       as lat, and each send has a completion, which is dequeued before the next send
+ *   reap SIZE COUNT       as lat, and each send has a completion, which is dequeued
  *   threads SIZE COUNT    as reap, over all connections concurrently, each with a separate EVD and thread: mean, "usec"
  *   robin SIZE COUNT      as lat, over one connection after the other, for at most 5 seconds
  *   rate SIZE COUNT       messages, from the first post until the server reports the last one: millions/s, "mps"
@@ -42,7 +42,8 @@
  *   -e N      write: posts for N seconds, at most COUNT writes
  *   -t N      time limit in seconds [100]
  *
- * Both sides take the same options. Only return codes and events are checked: dtest and the suites check data.
+ * Both sides take the same options. Only return codes and events are checked, and the first byte of the messages of
+ * `eager`: dtest and the suites check data.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
@@ -58,11 +59,12 @@ enum { WARM_UP = 2000, MAX_SECONDS = 5, LAST_MESSAGE = 2 };
  * of a receive is its endpoint's number. */
 #define SENT ((DAT_UINT64)1 << 32)
 
-/* `posted` and `sent` count requests and completed requests; `received` counts receives. `unsignalled`: requests
- * since the last one with an event. `last`: endpoint of the last receive. */
+/* `posted` counts the requests of `next_request`, and `sent` those of them that have completed. `received` counts
+ * completed receives. `unsignalled`: requests since the last one with an event. `last`: endpoint of the last
+ * receive. */
 static long posted, sent, received, unsignalled;
 static long last;
-/* Time limit of a measurement in seconds; 0: none. */
+/* -e: seconds after which mode `write` posts its last request; 0: no limit. */
 static double enough;
 /* -r: number and times of the recorded round trips, in seconds. */
 static int records;
@@ -77,7 +79,7 @@ static void too_long(int number)
     _exit(1);
 }
 
-/* Dequeues at most one completion. Does not post the consumed receive again. */
+/* Polls for one completion, or with -w waits for it, and counts it. Does not post the consumed receive again. */
 static void poll_once(void)
 {
     DAT_EVENT event;
@@ -233,8 +235,8 @@ static void to_all(void)
         send_one(n);
 }
 
-/* Sends or receives `count` messages. Returns the time. The server sends a message when it is ready, and another when
- * it has received all. */
+/* A client sends `count` messages, and the server receives these of each client. Returns the time. The server sends
+ * each client a message when it is ready, and another when it has received all. */
 static double burst(long count)
 {
     long n, before = received;

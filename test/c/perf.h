@@ -251,7 +251,7 @@ static void connect_all(long count, long width)
     freeaddrinfo(found);
 }
 
-/* The client disconnects all connections; the server waits for the events. */
+/* The client disconnects all connections. Both sides wait for the disconnect events that were not reported before. */
 static void disconnect_all(long count)
 {
     long n;

@@ -49,7 +49,7 @@ static int take_one(DAT_EVD_HANDLE evd, int waits, struct counts *counts)
 }
 
 /* Dequeues for a thread that needs completions of receives, of sends, or of both. With a CNO, waits on it and
- * empties one EVD. Otherwise takes one completion from each EVD of a needed kind. */
+ * empties one EVD. Otherwise takes at most one completion from each EVD of a needed kind. */
 static void take_some(DAT_EVD_HANDLE receives, DAT_EVD_HANDLE requests, int lacks_sends, int lacks_receives,
                       struct counts *counts)
 {
@@ -143,7 +143,8 @@ static double reap(long count)
     return (player.end - player.begin) * 1e6 / 2 / (double)count;
 }
 
-/* Ping-pong over all connections concurrently, each with a separate EVD and thread. Returns the mean time. */
+/* Ping-pong over all connections concurrently, each with a separate EVD and thread. Returns the mean of half a round
+ * trip. */
 static double threads(long count)
 {
     struct player *players = calloc((size_t)connections, sizeof *players);

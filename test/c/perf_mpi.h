@@ -193,7 +193,7 @@ static size_t mpi_slot(long length)
     return ((size_t)length + 63) / 64 * 64;
 }
 
-/* Byte with which message n begins and ends. It differs from the previous content of the slot. */
+/* Last byte of message n, and in mode `eager` also the first. It differs from the previous content of the slot. */
 static char mpi_flag(long n)
 {
     return (char)(1 + n / RING % 100);
@@ -469,8 +469,8 @@ static double mpi_rendezvous(long length, long count)
     return (double)count / lasted / 1e6;
 }
 
-/* Measures the registration and deregistration of one part, in microseconds: of new memory, and of the same memory
- * again. */
+/* Measures registrations of `length` bytes, of new memory and of the same memory again, and their deregistrations.
+ * Prints the means in microseconds. */
 static void mpi_registration(long length, long count)
 {
     enum { REGIONS = 64 };

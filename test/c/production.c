@@ -88,7 +88,7 @@ static void post_receives(void)
         ok("dat_ep_post_recv", post(buffer));
 }
 
-/* Dequeues the next event. Returns whether one arrived within this time. */
+/* Dequeues the next event. Returns whether one arrived before the timeout. */
 static int next(DAT_EVENT *event, DAT_TIMEOUT timeout)
 {
     DAT_COUNT more;
@@ -99,7 +99,8 @@ static int next(DAT_EVENT *event, DAT_TIMEOUT timeout)
     return 1;
 }
 
-/* Makes the endpoint ready to connect: ends the connection, and dequeues all flushed completions. */
+/* Makes the endpoint ready to connect: ends the connection, dequeues all flushed completions, and rejects the requests
+ * that are queued between them. */
 static void reset(void)
 {
     DAT_EVENT event;

@@ -1,23 +1,25 @@
 /*
- * Makes the registry calls that its arguments name, and prints every result. Each case runs in a new process, because
- * libdat reads files and the environment once.
+ * Runs the commands in its arguments, most of them registry calls, and prints the results. Each test case runs it in a
+ * new process, because libdat reads files and the environment once. IAs are numbered from 0 in the order of `open`.
  *
  *   open NAME MAJOR MINOR SAFE   dat_ia_openv; remembers the IA
  *   open-other NAME              opens and closes NAME through the libdat of the other version
- *   close N FLAGS                dat_ia_close of the N-th opened IA; all N begin with 0
+ *   close N FLAGS                dat_ia_close of IA N
  *   close-pointer N FLAGS        the same with the provider's pointer as handle
- *   list N                       dat_registry_list_providers with space for N
+ *   list COUNT                   dat_registry_list_providers with space for COUNT providers
  *   set NAME VALUE               setenv
  *   self NAME MAJOR MINOR SAFE   registers this program as a provider
  *   unself NAME MAJOR MINOR SAFE removes that registration
  *   remove NAME MAJOR MINOR SAFE removes a registration
- *   bad-handles                  the calls of 1.2 that take a handle first, except dat_lmr_create, with invalid ones:
- *                                prints only unexpected results, then "survived"
- *   bad-arguments                null and malformed arguments of open, add, remove, list and strerror
- *   objects N                    context, type and translation on the N-th IA and a PZ of it
- *   cancel N                     cancels a thread that waits on the N-th IA's EVD
+ *   bad-handles                  the calls of 1.2 that take a handle first, except dat_lmr_create, and in 2.0
+ *                                dat_extension_op, with invalid handles: prints only unexpected results, then
+ *                                "survived"
+ *   bad-arguments                null and malformed arguments of open, add, remove, list, strerror and the translation
+ *                                of IA handles
+ *   objects N                    context, type and translation on IA N and a PZ of it
+ *   cancel N                     cancels a thread that waits on the async EVD of IA N
  *   fork-open NAME               opens and closes NAME in 40 children, while other threads keep the registry busy
- *   hook N                       results of the private hook: the number of the N-th IA, the last refusal
+ *   hook N                       results of the private hook: the consumer's handle of IA N, the last refusal
  *   secure                       whether the process has more privileges than its user
  *   threads COUNT NAME...        opens and closes the names in turn, COUNT times in each of 8 threads
  */

@@ -149,7 +149,7 @@ static void accept_one(void)
     EXPECT(event.event_data.connect_event_data.ep_handle == ep[sender]);
 }
 
-/* Waits for the next asynchronous event. */
+/* Waits for the next asynchronous event, and checks its number, object and reason. */
 static void expect_async(DAT_EVENT_NUMBER number, DAT_HANDLE object, int reason, const char *what)
 {
     DAT_EVENT event = next(errors, number, what);

@@ -1,9 +1,9 @@
 /*
  * Preloaded before libdat: enforces rules of other implementations of uDAPL.
  *
- * - Freeing an EP in any state but UNCONNECTED ends the process if completions of its posts were not dequeued yet. Some
- *   providers keep a pointer to the EP with each queued completion and follow it after dat_ep_free. A portable program
- *   disconnects, dequeues all flushed completions, and then frees the EP.
+ * - Freeing an EP in any state but UNCONNECTED ends the process if completions of its posts were not dequeued yet;
+ *   suppressed completions count too. Some providers keep a pointer to the EP with each queued completion and follow it
+ *   after dat_ep_free. A portable program disconnects, dequeues all flushed completions, and then frees the EP.
  * - DAT_QUEUE_EMPTY carries the class bit of errors, as some libraries set it. A portable program compares
  *   DAT_GET_TYPE.
  */

@@ -1,7 +1,8 @@
 /*
  * One process connects to itself, transfers a few messages, and compares the counters of endpoints and adapter with
- * these transfers. Then a send waits for a receive. If traces are enabled (DAPL_DBG_IO_TRC), the provider dumps them at
- * this stall, when the file named by DAPL_DBG_IO_TRC_FILE is touched, and when the endpoint is freed.
+ * these transfers. It creates an endpoint from queried attributes, which include the counters. Then a send waits for a
+ * receive. If traces are enabled (DAPL_DBG_IO_TRC), the provider dumps them at this stall, when the file named by
+ * DAPL_DBG_IO_TRC_FILE is touched, and when the endpoint is freed.
  *
  *   traced [file to touch]: with the file, waits long enough for each of these dumps.
  *   traced refused <adapter> <bounds, key or right>: instead, an RDMA write that fails this check of the target.

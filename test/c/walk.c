@@ -4,9 +4,9 @@
  *   walk IA again      the n-th call into the provider fails once; the affected DAT call is repeated and must succeed
  *   walk IA stop       the n-th call fails, and the adapter is closed abruptly with all its objects
  *   walk IA spoil      the n-th request fails after it was posted; then the adapter is closed abruptly
- *   walk IA files      the limit of descriptors (RLIMIT_NOFILE) begins with those in use, and grows by one per run
- *   walk IA memory     the limit of address space (RLIMIT_AS) grows by 64 pages per run
- *   walk IA threads    RLIMIT_AS grows by half a thread's stack per run; the timer thread must be started again
+ *   walk IA files      the limit of descriptors (RLIMIT_NOFILE) begins with those in use, and grows by one per walk
+ *   walk IA memory     the limit of address space (RLIMIT_AS) grows by 64 pages per walk
+ *   walk IA threads    RLIMIT_AS grows by half a thread's stack per walk; the timer thread must be started again
  *
  * The first three need libdaplfaulty. A failed call changes no out parameter. It returns the code of the injected
  * failure or, with a limit, one of the types in `refused`. Afterwards everything is released: handles, the provider's
@@ -44,7 +44,7 @@ static void (*faulty_usage)(struct usage *usage);
 
 static enum { AGAIN, STOP, SPOIL, FILES, MEMORY, THREADS } mode;
 static const char *const mode_names[] = { "again", "stop", "spoil", "files", "memory", "threads" };
-static unsigned n;          /* the step */
+static unsigned n;          /* number of the walk */
 static char met[512];       /* the call that was refused in this walk, if any */
 static int is_over;         /* an event reports that the walk cannot continue */
 static unsigned refusals;
@@ -350,8 +350,8 @@ static int equip(DAT_CR_HANDLE cr, DAT_EP_HANDLE *ep)
     return 1;
 }
 
-/* Connects ep[0] to `to`, or to the EP that the request created. A failed accept consumes the request: the requester
- * gets an event, and the whole connect is repeated. */
+/* Connects ep[0] to `to`, or if that is null to the EP of the service point. A failed accept consumes the request: the
+ * requester gets an event, and mode `again` repeats the whole connect. */
 static int establish(DAT_CONN_QUAL qual, DAT_EP_HANDLE to, DAT_EP_HANDLE *got)
 {
     DAT_CR_HANDLE cr = DAT_HANDLE_NULL;
