@@ -106,7 +106,8 @@ static unsigned char *shared(void)
     return at;
 }
 
-/* Whether this process has mapped the peer's memory. It has no other mapping of that kind. */
+/* Whether this process has mapped the peer's memory. It has no segment or memfd of its own, so one such mapping
+ * suffices. */
 static int is_mapped(void)
 {
     const char *mark = strcmp(kind, "segment") == 0 ? "/SYSV" : "/memfd:exported";

@@ -28,7 +28,7 @@ struct place {
 static DAT_IA_HANDLE ia;
 static DAT_PZ_HANDLE pz;
 static DAT_EVD_HANDLE async_evd, events, completions;
-/* EVD for requests, if separate; one EVD per thread, if each endpoint has a thread. */
+/* `requests` equals `completions` except with -2 or -T. `own_evds`, of mode `threads`: one EVD per endpoint. */
 static DAT_EVD_HANDLE requests, *own_evds;
 static DAT_CNO_HANDLE cno;
 static DAT_EP_HANDLE *eps;

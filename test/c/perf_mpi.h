@@ -38,7 +38,7 @@ struct mpi_memory {
 static DAT_EVD_HANDLE mpi_requests;
 static DAT_EP_HANDLE mpi_ep;
 static struct mpi_memory mpi_controls, mpi_in, mpi_out;
-/* Numbers of posted and completed requests. */
+/* Numbers of posted requests that have a completion, and of their dequeued completions. */
 static long mpi_posted, mpi_complete;
 /* Index of the next slot for a message to send. The first CONTROLS slots are for receives. */
 static long mpi_next;

@@ -377,7 +377,7 @@ fn start(
     Ok(processes)
 }
 
-/// First connection qualifier of a case. Small, because some transports have 16-bit ports. The start depends on the
+/// First connection qualifier of a case. Small, because some transports have 16-bit ports. It also depends on the
 /// process, so that concurrent runs rarely collide.
 fn first_qual(index: usize) -> u64 {
     2048 + (u64::from(std::process::id()) % 61 + index as u64) * 32 % 60_000

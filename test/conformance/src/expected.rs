@@ -75,7 +75,7 @@ const NOT_READY: ExpectedCode = state(DAT_INVALID_STATE_EP_NOTREADY);
 /// All functions and the return codes that a run must observe, except the refusals by EP state in `REFUSED_IN`. From
 /// spec/registry, spec/events and spec/endpoints.
 const ANSWERS: &[(&str, &[ExpectedCode])] = &[
-    // dat_ia_open: spec/registry 4.1 to 4.3
+    // spec/registry 4.1 to 4.3
     (
         "dat_ia_openv",
         &[

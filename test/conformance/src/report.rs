@@ -12,7 +12,7 @@ use crate::flight::Seen;
 use crate::names::of_code;
 use crate::{api, expected, kit};
 
-/// Name of the table's file.
+/// Name of the file with the coverage table.
 const FILE: &str = "coverage.md";
 /// Maximum number of case names in a row.
 const EXAMPLES: usize = 2;

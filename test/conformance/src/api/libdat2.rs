@@ -3,8 +3,8 @@
 //!
 //! Functions whose C values are the same in both versions are called as they are; [`replacement`] returns wrappers
 //! for the functions that differ. A pointer that the library may have to refuse (null or misaligned) is passed on
-//! unchanged. Otherwise a record of the case is converted to a local 2.0 record before the call, and a record of the
-//! library after it.
+//! unchanged. Otherwise a record that the function reads is converted to 2.0 before the call, and a record that it
+//! writes is converted to 1.2 afterwards.
 #![allow(clippy::too_many_arguments, reason = "the signatures are the specification's")]
 
 use std::ffi::{CStr, c_int, c_void};

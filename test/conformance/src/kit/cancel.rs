@@ -13,7 +13,7 @@ use super::codes::zeroed;
 use super::object::Handle;
 use super::thread::until;
 
-/// A thread that can receive a signal.
+/// A thread whose sleep in the kernel ends when a signal arrives.
 #[derive(Clone, Copy)]
 pub(crate) struct Interruptible(libc::pthread_t);
 

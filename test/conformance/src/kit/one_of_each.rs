@@ -123,7 +123,7 @@ pub(crate) struct OneOfEach {
     /// A CNO without EVDs.
     pub(crate) cno: Cno,
     pub(crate) pz: Pz,
-    /// A PZ that no object uses.
+    /// A PZ that no object uses, so a test can free it.
     pub(crate) idle_pz: Pz,
     pub(crate) ia: Ia,
 }
