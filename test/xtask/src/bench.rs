@@ -34,7 +34,8 @@ pub(crate) use sm::sm;
 pub(crate) use usnic::usnic;
 pub(crate) use verbs::verbs;
 
-/// Number of alternating runs per side; the median is reported.
+/// Number of runs of each measurement. The runs of the measurements that are compared alternate; the median is
+/// reported.
 const ROUNDS: usize = 5;
 
 fn median(samples: &[f64]) -> f64 {

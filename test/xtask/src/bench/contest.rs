@@ -1,5 +1,5 @@
 //! A contest: a figure of this project, and the figures of its peers if there are any. A target limits the ratio or,
-//! without peers, the figure. Each bench has a list of contests.
+//! without peers, the figure. The benches `sm` and `usnic` each have a list of contests.
 #![forbid(unsafe_code)]
 
 use super::median;

@@ -25,7 +25,7 @@ const FIGURES: [(&str, &str); 4] = [
 ];
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// Runs the program for all counts in alternation, prints the medians and writes them to a file.
+/// Runs the program for all counts in alternation. Prints the medians, and writes all samples to `evd.json`.
 pub(crate) fn evd() -> Result {
     let tree = tree::build(Profile::Dist)?;
     let load = report::load();

@@ -17,7 +17,7 @@ fn contest(title: &'static str, shown: FigureUnit, must: Option<f64>, ask: PerfA
     Contest { id: ID, title, shown, must, stretch: None, ours, peers, network_kind }
 }
 
-/// Half the round trip of `count` messages of this size.
+/// Half a round trip of messages of this size, averaged over `count` round trips.
 pub(super) fn eager(title: &'static str, size: u32, count: u32, must: Option<f64>, peers: Vec<Side>) -> Contest {
     contest(title, FigureUnit::Microseconds, must, PerfArguments::new("eager", size, count), peers)
 }

@@ -37,7 +37,7 @@ pub(super) struct Perf {
     next: AtomicU32,
 }
 
-/// Arguments of the program; they are explained at the start of perf.c.
+/// A run of the program: its arguments, which are explained at the start of perf.c, and the processors of both sides.
 #[derive(Clone, Debug)]
 pub(super) struct PerfArguments {
     pub(super) mode: &'static str,

@@ -1,7 +1,7 @@
 //! Peers of the benches `sm` and `usnic`: other projects' programs from Debian packages, and parsers of their output.
 //!
-//! A changed output format is an error and never gives a wrong figure: columns are found by name, or their number is
-//! checked.
+//! The parsers report most changes of an output format as errors, so that they give no wrong figure: they find columns
+//! by name, check the number of columns, or look for the words before a figure.
 #![forbid(unsafe_code)]
 
 use std::net::TcpListener;

@@ -1,4 +1,4 @@
-//! Writes the JSON result files of all benches, with facts about the machine.
+//! Writes the JSON result files of all benches except `instructions`, with facts about the machine.
 #![forbid(unsafe_code)]
 
 use std::fs;

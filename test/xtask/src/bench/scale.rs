@@ -1,5 +1,5 @@
 //! Measurements without a peer: many connections on one EVD, connection rate, memory per idle endpoint, latency
-//! percentiles.
+//! percentiles. The bench `sm` adds the message rate into one process.
 #![forbid(unsafe_code)]
 
 use super::chart::HorizontalAxis;
@@ -9,7 +9,8 @@ use super::side::{CommandLines, Effort};
 use crate::Result;
 use crate::json::field;
 
-/// A run of `perf` for one count.
+/// A run of `perf`, and the fields to read from its output. `count` is the place of their figures on the horizontal
+/// axis of the chart: a number of connections, endpoints or senders, or a size.
 pub(super) struct PerfRun {
     pub(super) ask: PerfArguments,
     pub(super) count: u32,
@@ -103,7 +104,7 @@ pub(super) fn connections(effort: Effort, count: u32) -> Plan {
     Plan { section: &CONNECTIONS, title: format!("8 B ping-pong, connections: {count}"), questions }
 }
 
-/// Connections per second.
+/// Connections made per second, with 1, 10 and 100 connects in flight.
 pub(super) fn connects(effort: Effort) -> Plan {
     let at_once = |width, count, name| PerfRun {
         ask: PerfArguments::new("connect", width, effort.count(count)),

@@ -13,7 +13,7 @@ use crate::json::field;
 /// Unit of a figure.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum FigureUnit {
-    /// Time of half a round trip, or of a registration.
+    /// Time of half a round trip, of a message in one direction, or of a registration.
     Microseconds,
     /// Millions of messages per second.
     Rate,
@@ -230,9 +230,9 @@ fn count_for(seconds: f64, size: u32, shown: FigureUnit, once: f64) -> u32 {
 /// Extent of a measurement.
 #[derive(Clone, Copy)]
 pub(super) struct Effort {
-    /// Number of alternating runs per side; the median is reported.
+    /// Number of alternating runs of each side of a contest; the median is reported.
     pub(super) rounds: usize,
-    /// Number of runs for measurements without a target.
+    /// Number of runs of each point of a curve and of each row of `scale`, which have no targets.
     pub(super) few: usize,
     /// Counts and durations are divided by this. A reduced count is at least 20, or the full count if that is less.
     part: u32,
@@ -259,8 +259,8 @@ impl Effort {
     }
 }
 
-/// Number of outstanding requests for a message size: enough to hide the latency, but limited so that all data fits
-/// into a cache.
+/// Number of outstanding requests for a message size: as many as 16 MiB has messages, but 8 to 512. Enough requests
+/// hide the latency; more would only put more data in flight than caches hold.
 pub(super) fn depth(size: u32) -> u32 {
     const BYTES: u32 = 16 << 20;
     (BYTES / size.max(1)).clamp(8, 512)

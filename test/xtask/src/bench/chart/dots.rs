@@ -1,4 +1,5 @@
-//! A chart with rows of dots on one logarithmic axis: ratios of unrelated figures, with a line at 1.
+//! A chart with rows of dots on one logarithmic axis: ratios of unrelated figures. A vertical line marks 1, if the
+//! range of the axis has smaller and larger values.
 //!
 //! The page must include the charts' style.
 #![forbid(unsafe_code)]

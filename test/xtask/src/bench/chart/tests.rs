@@ -25,7 +25,8 @@ fn chart_scale_places_values_logarithmically_between_full_powers() {
         assert!((scale.place(value) - at).abs() < 1e-9, "{value}");
     }
     assert_eq!(scale.ticks(10.0).map(f64::round).collect::<Vec<_>>(), [1.0, 10.0, 100.0, 1000.0]);
-    // Exact powers are the ends of a scale. A single value also has a scale.
+    // If the lowest and the highest value are powers of the base, they are the ends of the scale. A single value, or
+    // none, also has a scale.
     let scale = Scale::over([64.0, 4096.0].into_iter(), 4.0, 0.0, 1.0);
     assert_eq!((scale.low, scale.high), (64.0, 4096.0));
     assert_eq!(Scale::over([1.0].into_iter(), 10.0, 0.0, 1.0).high, 10.0);

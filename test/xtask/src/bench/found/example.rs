@@ -20,7 +20,7 @@ pub(in crate::bench) fn results(bench: &Bench, lists: Lists, not_measured: &[&st
     found.json(bench)
 }
 
-/// Three samples around a figure.
+/// Three samples whose median is this figure.
 fn runs(figure: f64) -> Vec<f64> {
     vec![figure * 1.125, figure, figure * 0.875]
 }

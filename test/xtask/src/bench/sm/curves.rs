@@ -8,7 +8,7 @@ use crate::bench::ours::PerfArguments;
 use crate::bench::peers::{Fabric, Ucx};
 use crate::bench::side::{Effort, FigureUnit, Side, depth, pingpong_count, stream_count};
 
-/// All families of lines.
+/// All families of lines of sm: latency and bandwidth.
 pub(super) fn plans(effort: Effort) -> Vec<Plan> {
     let pingpong = move |size| effort.count(pingpong_count(size));
     let stream = move |size| effort.count(stream_count(size));

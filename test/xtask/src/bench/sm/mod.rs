@@ -1,8 +1,8 @@
 //! The sm bench: contests with the targets S1 to S9 and others, measurements without a peer (`scale`), and figures over
 //! message sizes.
 //!
-//! This module has lists only; the modules of `bench` measure and print. The table marks the targets that are met; the
-//! exit status shows only whether everything could be measured.
+//! The submodules list what is measured; the modules of `bench` measure and print. The table marks the targets that are
+//! met; the exit status shows only whether everything could be measured.
 #![forbid(unsafe_code)]
 
 mod contests;

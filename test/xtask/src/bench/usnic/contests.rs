@@ -1,4 +1,5 @@
-//! Contests of usnic: the targets U1 to U7, and comparisons without a target.
+//! Contests of usnic: the targets U1 to U7, patterns of EVD use (`patterns`), transfers as in MPI libraries (`mpi`),
+//! processor time, and processors that several processes share. Some have no target.
 #![forbid(unsafe_code)]
 
 use crate::bench::contest::Contest;

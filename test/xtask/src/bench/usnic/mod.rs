@@ -1,9 +1,10 @@
-//! The usnic provider compared with sockperf, iperf3 and libfabric: the targets U1 to U7, and figures over sizes and
-//! over packet loss. Also measurements without a peer: percentiles, many connections, connection rate, memory.
+//! The usnic provider compared with sockperf, iperf3 and libfabric: contests with the targets U1 to U7 and others, and
+//! figures over sizes and over packet loss. Also measurements without a peer: percentiles, many connections, connection
+//! rate, memory.
 //!
-//! This module has lists only; the modules of `bench` measure and print. Loss is measured between network namespaces,
-//! with the same drop rule for all programs. The table marks which targets are met; the exit status shows only whether
-//! everything could be measured.
+//! This module and its submodules list what is measured; the modules of `bench` measure and print. Loss is measured
+//! between network namespaces, with the same drop rule for all programs. The table marks which targets are met; the
+//! exit status shows only whether everything could be measured.
 #![forbid(unsafe_code)]
 
 mod contests;

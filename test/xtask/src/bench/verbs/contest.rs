@@ -11,7 +11,7 @@ use crate::guest::Guest;
 /// When a polling program yields the processor that it shares with its peer.
 #[derive(Clone, Copy, Eq, PartialEq)]
 pub(super) enum YieldPolicy {
-    /// Never yields: it has a separate processor.
+    /// Never yields: both programs sleep while they wait for each other.
     Never,
     /// Yields when a poll finds no completion.
     Empty,

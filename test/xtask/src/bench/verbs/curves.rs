@@ -1,5 +1,6 @@
-//! Figures of verbs over sizes, and over the number of concurrent operations. Each point is one run. With the guest's
-//! default clock, which advances by one nanosecond per executed instruction, repeated runs give the same figures.
+//! Figures of verbs over sizes, and over the number of concurrent operations. Each point is one run, because repeated
+//! runs differ by a fraction of a percent with the guest's default clock, which advances by one nanosecond per executed
+//! instruction.
 #![forbid(unsafe_code)]
 
 use super::contest::{OPERATIONS, Operation};
@@ -10,7 +11,7 @@ use crate::bench::curve::{Curve, Family, Point};
 use crate::bench::side::CommandLines;
 use crate::guest::Guest;
 
-/// Approximate number of bytes that a run transfers.
+/// Number of bytes that a run over sizes transfers, unless that takes fewer than 100 or more than 1,000 messages.
 const BYTES: u32 = 4 << 20;
 
 /// A family of lines, not yet measured.

@@ -1,6 +1,7 @@
 //! The measured programs: command lines for an operation, and parsers of their output.
 //!
-//! A changed output format is an error and never gives a wrong figure: columns are found by name.
+//! A changed output format is reported as an error: columns and fields are found by name, dapltest's figure by the
+//! words around it.
 #![forbid(unsafe_code)]
 
 use std::ffi::OsString;
@@ -84,7 +85,8 @@ pub(super) struct Sides<'a> {
 }
 
 impl<'a> Sides<'a> {
-    /// Compiles this project's programs.
+    /// Compiles the C programs, `verbs_bench` also with the reference's library. Writes the dat.conf of this project's
+    /// adapter.
     pub(super) fn new(stage: &'a Stage, reference: &'a Reference, clock: Clock) -> Result<Self> {
         let source = |name: &str| workspace().join("test/c").join(name);
         let sides = Sides { stage, reference, clock, conf: stage.root.join("etc/bench-verbs.conf") };
@@ -97,9 +99,8 @@ impl<'a> Sides<'a> {
         Ok(sides)
     }
 
-    /// Prepares a guest after its boot.
+    /// Sets short time slices in a guest, because a program that polls memory uses its whole time slice.
     pub(super) fn prepare(&self, guest: &mut Guest) -> Result {
-        // A program that polls memory uses its whole time slice, so short time slices are set.
         output_of(guest, "echo 4 >/proc/sys/kernel/sched_rr_timeslice_ms").map(drop)
     }
 
@@ -176,8 +177,8 @@ impl<'a> Sides<'a> {
         command
     }
 
-    /// Runs a server and its client. With `Clock::Time` each has a processor; with `Clock::Instructions` both share the
-    /// only processor.
+    /// Command that runs a server and its client. With `Clock::Time` each has a processor; with `Clock::Instructions`
+    /// both share the only processor.
     fn duet(&self, operation: &Operation, ready: &str, [server, client]: &[Vec<OsString>; 2]) -> Command {
         let mut command = match self.clock {
             Clock::Instructions if operation.turns != YieldPolicy::Never => {

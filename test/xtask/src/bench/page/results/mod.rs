@@ -84,7 +84,7 @@ pub(super) struct Chart {
     pub(super) lines: Vec<MeasuredLine>,
 }
 
-/// A line of a chart.
+/// A line of a chart: its name and, for each size or count, the figure.
 #[derive(Clone, Debug)]
 pub(super) struct MeasuredLine {
     pub(super) name: String,
