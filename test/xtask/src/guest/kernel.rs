@@ -1,7 +1,7 @@
 //! A Debian kernel for the guest, with the required modules: downloaded and unpacked once into the target directory.
 //!
-//! Nothing is installed on this machine. The kernel, the modules in load order, and busybox are kept; the rest of the
-//! packages is deleted.
+//! The kernel is not installed on this machine. The kernel, the modules in load order, and busybox are kept; the rest
+//! of the packages is deleted.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;

@@ -40,7 +40,8 @@ const WIRE: &str = "wire";
 /// go to the console; other messages stay in the kernel's buffer.
 const KERNEL: &str =
     "console=ttyS0 loglevel=4 panic=-1 tsc=reliable clocksource=tsc norandmaps nokaslr mitigations=off";
-/// All processor features, except those that make string copies run byte by byte.
+/// All processor features except `erms`: programs would copy memory by string instructions, which the emulator runs
+/// byte by byte.
 const PROCESSOR: &str = "max,-erms";
 
 /// The guest's network link.
@@ -68,8 +69,8 @@ impl GuestNetwork<'_> {
         if matches!(self, GuestNetwork::Alone) { "d0" } else { "eth0" }
     }
 
-    /// Number of emulated processors. Two connected guests get one processor each: on a small machine, waiting for a
-    /// second emulated processor that is not scheduled costs more than it gains.
+    /// Number of emulated processors with `Clock::Time`. Two connected guests get one processor each: on a small
+    /// machine, waiting for a second emulated processor that is not scheduled costs more than it gains.
     fn processors(self) -> &'static str {
         if matches!(self, GuestNetwork::Alone) { "2" } else { "1" }
     }
@@ -80,8 +81,8 @@ impl GuestNetwork<'_> {
 pub(crate) enum Clock {
     /// Real time.
     Time,
-    /// Instructions executed by the guest's only processor, a nanosecond each, plus idle time. A figure is then exact
-    /// to a few instructions, however busy this machine is.
+    /// Instructions executed by the guest's only processor, a nanosecond each, plus idle time. A figure is then
+    /// reproducible to a fraction of a percent, however busy this machine is.
     Instructions,
 }
 
@@ -108,7 +109,7 @@ pub(crate) fn prepare() -> Result {
     Kernel::find(&home().join("kernel")).map(drop)
 }
 
-/// Removes the folders of failed guests of earlier processes.
+/// Removes the folders that guests of ended processes have left: those of failed guests, and of killed processes.
 fn sweep() {
     for folder in fs::read_dir(home()).into_iter().flatten().flatten() {
         let name = folder.file_name().to_string_lossy().into_owned();

@@ -22,7 +22,7 @@ use crate::quiet::run_quietly;
 const END_TIMEOUT: Duration = Duration::from_secs(60);
 /// Seconds for a client whose stream must not end before the check ends it.
 const ENDLESS_SECONDS: &str = "600";
-/// Last output line after a connection has ended.
+/// Text in the last output line after a connection has ended.
 const DISCONNECTED: &str = "OK (disconnected;";
 /// Number of ICMP host-unreachable messages after which the hosts deliver packets again.
 const ICMP_MESSAGES: u64 = 12;

@@ -14,7 +14,7 @@ use super::wire::{self, ADDRESSES, Wire};
 use crate::Result;
 use crate::iperf::{self, Flow};
 
-/// Last output line of a successful `net`.
+/// Text in the last output line of a successful `net`.
 pub(super) const SUCCESS_LINE: &str = "OK (disconnected;";
 /// Rate of a shared link: low enough that no processor is the bottleneck.
 const SHARED_MEGABITS: u32 = 200;

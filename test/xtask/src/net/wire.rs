@@ -122,7 +122,7 @@ impl Wire {
         Ok(wire)
     }
 
-    /// Returns a command that runs in one namespace, and is killed when this process exits.
+    /// Returns a command that runs in one namespace, and is killed when the thread that started it ends.
     pub(crate) fn command(&self, end: usize, command: &Command) -> Command {
         let mut inside = Command::new("setpriv");
         inside.args(["--pdeathsig", "KILL", "nsenter"]);

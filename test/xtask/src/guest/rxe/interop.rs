@@ -41,8 +41,8 @@ pub(super) enum Side {
 enum Manager {
     /// rdma_cm. This project's program is a DAT 1.2 program.
     Rdma,
-    /// The reference's socket provider. Both programs are DAT 2.0 programs, because only 2.0 gives a reject private
-    /// data.
+    /// TCP sockets, with the messages of the reference's socket provider. Both programs are DAT 2.0 programs, because
+    /// only 2.0 gives a reject private data.
     Socket,
 }
 
