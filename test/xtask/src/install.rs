@@ -1,7 +1,8 @@
 //! `install` and `uninstall`: put the items of `layout` below a prefix, and remove them again.
 //!
 //! An install writes a list of the files it creates (`share/dapl-rs/installed`), and only these are removed: no other
-//! file, no directory that existed before, no changed dat.conf.
+//! file, no directory that existed before, no changed dat.conf. The install for a package (`--package`) writes no list,
+//! because the package manager knows the files.
 #![forbid(unsafe_code)]
 
 mod package;
@@ -187,7 +188,8 @@ fn is_binary(file: &Path) -> io::Result<bool> {
     Ok(fs::File::open(file)?.read(&mut magic)? == 4 && magic == *b"\x7fELF")
 }
 
-/// Returns the library of another origin that this machine's dynamic loader finds under this name.
+/// Returns the library of another origin that this machine's dynamic loader finds under this name. `None` if the
+/// install goes to a staging directory, because it is then for another system.
 fn loaded_as(goal: &InstallTarget, path: &Path) -> Option<String> {
     if goal.destdir.is_some() {
         return None;

@@ -1,4 +1,4 @@
-//! Destination of each file of a staged tree: the list that `install` and the packages use.
+//! The files and links of an installation, with their paths and contents: the list that `install` and the packages use.
 #![forbid(unsafe_code)]
 
 use std::io;
@@ -46,7 +46,8 @@ pub(crate) enum ItemContent {
     Text(String),
     /// A symbolic link to this name.
     Link(String),
-    /// A symbolic link whose name other packages also use. An existing file of that name is kept.
+    /// A symbolic link whose name other packages also use. It is not created if another file of that name exists at its
+    /// path or in the loader's cache.
     Yielding(String),
     /// A configuration file with this initial text. An existing file is kept.
     Conf(String),

@@ -1,4 +1,5 @@
-//! Installs a few items into a temporary directory: files that are replaced, kept and removed.
+//! Tests of `install` and `uninstall`: files that are replaced, kept and removed in a temporary directory, destination
+//! paths, and names that the loader's cache already has.
 
 use clap::Parser as _;
 

@@ -1,4 +1,5 @@
-//! Parses prototypes in the installed headers, for SYNOPSIS and for checking PARAMETERS.
+//! Parses prototypes and type declarations in the installed headers: for SYNOPSIS and the check of PARAMETERS, for the
+//! declarations that pages show, and for the differences between the versions of DAT.
 #![forbid(unsafe_code)]
 
 /// A function of a header.

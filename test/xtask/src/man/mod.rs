@@ -170,7 +170,7 @@ fn insert_declarations(page: &mut Page, headers: &str) -> Result {
     }
 }
 
-/// Returns the page's SYNOPSIS: its own, or the prototype. The page must explain the prototype's parameters.
+/// Returns the page's SYNOPSIS: its own, or in section 3 the prototype, whose parameters the page must then explain.
 fn synopsis(page: &mut Page, declared: &BTreeMap<String, (Prototype, &'static str)>) -> Result<Vec<String>> {
     let written =
         page.sections.iter().position(|(heading, _)| heading == "SYNOPSIS").map(|at| page.sections.remove(at));

@@ -77,7 +77,7 @@ fn code(out: &mut String, lines: &[String]) {
     *out += ".fi\n";
 }
 
-/// Writes text with code in bold, one line per sentence.
+/// Writes text with code in bold. Each sentence begins a line, and long sentences are broken.
 fn line(out: &mut String, text: &str) {
     let mut whole = String::new();
     for (at, part) in text.split('`').enumerate() {

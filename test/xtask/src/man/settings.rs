@@ -1,4 +1,4 @@
-//! The variables in docs/settings.md, for the manual pages of the providers that read them. Does no I/O.
+//! The table of variables in docs/settings.md: writes it, and inserts its rows into manual pages. Does no I/O.
 //!
 //! A paragraph `{variables: sm}` of a page is replaced by all rows of that owner: each variable with its meaning.
 #![forbid(unsafe_code)]

@@ -66,7 +66,7 @@ impl Versions {
         Versions { old: (old, of_old), new: (new, of_new) }
     }
 
-    /// The section for the page of a call; empty if both versions are equal.
+    /// The section for the page of a call; empty if the call is the same in both versions, or exists in one only.
     pub(crate) fn section(&self, call: &str) -> Vec<Block> {
         let (Some(old), Some(new)) = (self.old.1.get(call), self.new.1.get(call)) else { return Vec::new() };
         let mut blocks = Vec::new();
@@ -83,7 +83,7 @@ impl Versions {
         blocks
     }
 
-    /// Returns, as terms, the calls whose parameters differ.
+    /// Returns, as terms, the calls whose parameter names differ.
     pub(crate) fn changed_calls(&self) -> Vec<Block> {
         let both = self.old.1.values().filter_map(|old| Some((old, self.new.1.get(&old.name)?)));
         let changed = both.filter(|(old, new)| old.parameters != new.parameters);
