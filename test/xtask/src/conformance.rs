@@ -9,8 +9,9 @@ use dapl_test::stage::{Profile, built, stage_with};
 
 use crate::Result;
 
-/// Runs the suite. The arguments are those of the driver, and `--provider` is also read here. `--package daplNAME` is
-/// not passed to the driver: it builds and stages this provider of the workspace, and tests it as `NAME0`.
+/// Runs the suite. The arguments are those of the driver; `--provider` and `--api` are also read here, to choose the
+/// environment. `--package daplNAME` is not passed to the driver: it builds and stages this provider of the workspace,
+/// and tests it as `NAME0`.
 pub(crate) fn run(arguments: &[&str]) -> Result {
     let value = |option: &str| arguments.iter().position(|word| *word == option).map(|at| (at, arguments.get(at + 1)));
     if let Some((at, package)) = value("--package") {

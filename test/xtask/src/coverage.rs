@@ -2,8 +2,8 @@
 //! `dapl/src`.
 //!
 //! Everything is built separately from ordinary builds, below `coverage` in the target directory. The counters are
-//! memory-mapped files, one per library, so programs that are killed or end by `_exit` count as well. Lines that
-//! exist only for tests do not count. Prints the percentage, and writes a file for other tools.
+//! memory-mapped files, one per library or program, so processes that are killed or end by `_exit` count as well. Lines
+//! that exist only for tests do not count. Prints the percentages, and writes a file for other tools.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -31,7 +31,7 @@ pub(crate) fn run(arguments: &[&str]) -> Result {
     cleared.map_err(|error| format!("{}: {error}", place.display()))?;
     let instrumented = |mut command: Command| -> Command {
         command.env("CARGO_TARGET_DIR", &place).env("RUSTFLAGS", FLAGS).env("RUSTDOCFLAGS", FLAGS);
-        // %c: counters mapped while the program runs; %m: one file per library for all programs.
+        // %c: the counters are mapped while the program runs; %m: one file per library or program, for all processes.
         command.env("LLVM_PROFILE_FILE", raw.join("%c%m.profraw"));
         // valgrind reports uninitialised registers in system calls of instrumented code, so that check is off. Leaks
         // are still reported.

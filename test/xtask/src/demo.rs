@@ -10,7 +10,7 @@ use crate::{Result, tree};
 
 /// Time limit. A run takes less than a second, and longer on a loaded machine; the limit ends a hang.
 const LIMIT: Duration = Duration::from_secs(120);
-/// Last line of dtest if every byte was correct.
+/// Start of dtest's last line if every byte was correct.
 const LAST_LINE: &str = "dtest: OK (checked ";
 
 /// Runs the demonstration, and prints the output of both programs.

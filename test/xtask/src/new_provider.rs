@@ -73,7 +73,7 @@ fn check(name: &str) -> Result {
     Ok(())
 }
 
-/// Relative paths of the files of a directory.
+/// Relative paths of all files below a directory.
 fn template_files(root: &Path) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     let mut directories = vec![PathBuf::new()];

@@ -19,7 +19,7 @@ pub(crate) struct Tool {
 
 /// Links libraries and programs; compiles the C programs.
 pub(crate) const CC: Tool = Tool { program: "cc", packages: &["gcc", "libc6-dev"] };
-/// Installs the headers for the comparison with the declarations of `ibverbs-sys` and `rdma-cm-sys`.
+/// The headers with which the declarations of `ibverbs-sys` and `rdma-cm-sys` are compared.
 pub(crate) const RDMA_HEADERS: Tool =
     Tool { program: "/usr/include/rdma/rdma_cma.h", packages: &["libibverbs-dev", "librdmacm-dev"] };
 /// Compiles the C++ tests of the headers.
@@ -48,13 +48,13 @@ pub(crate) const FABRIC: Tool = Tool { program: "fi_pingpong", packages: &["libf
 pub(crate) const TASKSET: Tool = Tool { program: "taskset", packages: &["util-linux"] };
 /// Creates network namespaces and veth pairs.
 pub(crate) const IP: Tool = Tool { program: "ip", packages: &["iproute2"] };
-/// Drops packets.
+/// Drops, rejects and limits packets, and translates addresses.
 pub(crate) const NFT: Tool = Tool { program: "nft", packages: &["nftables"] };
-/// Turns off segmentation offload of an interface.
+/// Turns segmentation offload of an interface off and on.
 pub(crate) const ETHTOOL: Tool = Tool { program: "ethtool", packages: &["ethtool"] };
 /// Measures TCP and UDP throughput.
 pub(crate) const IPERF: Tool = Tool { program: "iperf3", packages: &["iperf3"] };
-/// Measures latency and message rate of UDP.
+/// Measures latency and message rate of UDP and TCP.
 pub(crate) const SOCKPERF: Tool = Tool { program: "sockperf", packages: &["sockperf"] };
 /// Runs programs in namespaces.
 pub(crate) const NSENTER: Tool = Tool { program: "nsenter", packages: &["util-linux"] };
@@ -114,7 +114,8 @@ pub(crate) fn require(tools: &[Tool]) -> Result {
     }
 }
 
-/// Same as `require`, for tools without which a suite skips checks: prints one line for missing tools.
+/// Same as `require`, for tools without which a suite skips checks: if they cannot be installed, only prints the
+/// reason.
 pub(crate) fn recommend(tools: &[Tool]) {
     if let Err(reason) = require(tools) {
         eprintln!("xtask: some checks will be skipped: {reason}");

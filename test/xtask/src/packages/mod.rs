@@ -20,7 +20,7 @@ use crate::quiet::{run_quietly, text_of};
 use crate::release::{self, Release};
 use crate::{Result, cli};
 
-/// The source package.
+/// Name of the source package, with which its archives also begin.
 const SOURCE: &str = "dapl-rs";
 /// Revision of the packaging, the part of the package version after the hyphen.
 const REVISION: &str = "1";
