@@ -1,5 +1,6 @@
-//! `datinfo`: lists of adapters and variables, checks of dat.conf, explanations of DAT numbers, and the doctor. With
-//! valid, broken and missing registries, with providers that refuse, crash or hang, and with a second doctor.
+//! `datinfo`: lists of adapters and variables, checks of dat.conf, discovered lines, explanations of DAT numbers, and
+//! the doctor. With valid, broken and missing registries, with providers that refuse, crash or hang, and with a second
+//! doctor. Also the help, which must fit the terminal and the manual page.
 //!
 //! Each case has its own dat.conf and providers (`registry/case.rs`). Exit status and output are checked. With
 //! `--json` all output must be JSON, whatever a provider prints.
@@ -32,7 +33,7 @@ fn program() -> PathBuf {
     built("datinfo", Profile::Dev)
 }
 
-/// The `datinfo` command with only the case's environment.
+/// The `datinfo` command, with the case's variables in place of the `DAT_` and `DAPL_` variables of this process.
 fn command(case: &Case, words: &str) -> Command {
     let mut command = Command::new(program());
     for (name, _) in std::env::vars_os() {

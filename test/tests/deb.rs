@@ -1,8 +1,8 @@
-//! The Debian packages: two builds give the same bytes, lintian reports no error and no warning, binaries are hardened,
-//! and debug symbols are in separate packages. The packages can be installed beside libdapl2, and their autopkgtests
-//! then pass.
+//! The Debian packages: packaging one build twice gives the same bytes, lintian reports no error and no warning,
+//! binaries are hardened, and debug symbols are in separate packages. The packages can be installed beside libdapl2,
+//! and their autopkgtests then pass.
 //!
-//! The packages contain the build of the other suites; `cargo xtask deb --twice` compares two builds. Installs only
+//! The packages contain the build of the other suites; `cargo xtask deb --twice` also compiles twice. Installs only
 //! into a temporary directory.
 #![forbid(unsafe_code)]
 
@@ -227,8 +227,8 @@ fn found_by_the_loader(root: &Path, libraries: &Path, has_neighbours: bool) {
     let both = [own.join("libdat2.so.2"), private.join("libdat2.so.2")];
     let expected = if has_neighbours { &both[..] } else { &both[1..] };
     assert_eq!(found("libdat2.so.2"), expected.iter().map(|path| path.to_str().unwrap()).collect::<Vec<_>>(), "{list}");
-    // Not looked up in the loader's cache, which lists a link under the link's own name. Each link finds libdat2 in its
-    // own directory.
+    // The links of 2.0 are checked in their directory, not in the loader's cache, in which the neighbours have the same
+    // names.
     for name in OLD_NAMES_2 {
         assert!(libraries.join("dapl-rs").join(name).exists(), "{name}");
     }

@@ -1,5 +1,6 @@
 //! The built `libdat.so.1` and `libdat2.so.2` have what old programs were linked against: soname, symbols, symbol
-//! version, dependencies. Provider libraries export two symbols, and find libdat by themselves.
+//! version, dependencies. Provider libraries export two symbols, and depend on `libdat.so.1`. No library is unloaded by
+//! dlclose.
 //!
 //! The ELF parser is in this file: small enough to be reviewed, and independent of other tools.
 

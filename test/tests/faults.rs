@@ -70,7 +70,7 @@ fn shared_memory_of_a_killed_process_is_released() {
     assert_eq!(left_behind(&sandbox.sm()), Vec::<String>::new());
 }
 
-/// Runs `test/c/first.c` with another base directory for sm. The run must fail with a message on standard error.
+/// Runs `test/c/first.c` with another base directory for sm. The run must fail; the caller checks the message.
 fn refused(stage: &Stage, sandbox: &Sandbox, base: &Path) -> Finished {
     let first = run::program(stage, "test/c/first.c");
     let mut command = sandbox.command(first, &[]);

@@ -24,7 +24,7 @@ sm0 u2.0 nonthreadsafe default libdaplsm.so.1 dapl.2.0 \"\" \"\"
 usnic0 u2.0 nonthreadsafe default libdaplusnic.so.1 dapl.2.0 \"127.0.0.1\" \"\"
 ";
 
-/// Held during a run: dtest and dtestcm listen on a fixed TCP port.
+/// Held during a run: dtest, dtestx and dtestcm listen on a fixed TCP port.
 static RUN_LOCK: Mutex<()> = Mutex::new(());
 
 /// A program that runs as server and as client.
@@ -136,7 +136,8 @@ fn debian_dtest_transfers_data_over_this_libdat2() {
         run(&DTEST, adapter, &["-b", "4096", "-B", "10"]);
         run(&DTEST, adapter, &["-b", "65536", "-c", "-B", "10"]);
         run(&DTEST, adapter, &["-b", "100000", "-p", "-B", "10"]);
-        // With these options dtest queries the attribute from the provider.
+        // With these options dtest queries the provider's attribute DAT_IB_RDMA_READ, without which it skips its RDMA
+        // reads.
         if let Some(client) = run(&DTEST, adapter, &["-v", "-B", "3"]) {
             assert!(client.stdout.contains("rdma_read # 4 completed"), "{client:#?}");
         }
@@ -176,9 +177,9 @@ fn dtestx_queries_an_adapter_by_name() {
     }
 }
 
-/// The suppression covers dtest, which writes an uninitialised buffer to its TCP connection. The programs also send
-/// uninitialised memory. Over usnic, reports of uninitialised values are off, because its sends are system calls, for
-/// which valgrind would report the programs.
+/// The suppression in `foreign/debian.supp` covers dtest, which writes an uninitialised buffer to its TCP connection.
+/// The programs also send uninitialised memory. Over usnic, reports of uninitialised values are off, because its sends
+/// are system calls, for which valgrind would report the programs.
 #[test]
 fn valgrind_finds_nothing_in_libdat2_and_the_providers() {
     if !has_tool("valgrind") {

@@ -15,7 +15,7 @@ use dapl_test::stage::{Profile, Stage, stage, workspace};
 
 const TIMEOUT: Duration = Duration::from_secs(300);
 
-/// All pages of these directories.
+/// Path and text of each Markdown file in these directories.
 fn pages(directories: &[&str]) -> Vec<(PathBuf, String)> {
     let mut pages = Vec::new();
     for directory in directories {

@@ -78,7 +78,7 @@ fn dat_conf_lines_of_dapl_2_0_open_the_verbs_provider() {
     }
 }
 
-/// A file that is not a library hides the system's libibverbs, as if the library were not installed.
+/// A file that is not a library hides the system's libibverbs or librdmacm, as if the library were not installed.
 #[test]
 fn a_missing_library_of_rdma_core_is_named_with_its_package() {
     let stage = stage(Profile::Dev);

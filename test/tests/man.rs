@@ -12,7 +12,8 @@ use std::process::Command;
 use dapl_test::program::is_program;
 use dapl_test::stage::{Profile, built, workspace};
 
-/// Programs with a manual page, and the source that contains their `--help` text.
+/// Programs whose options must be on their manual page, and the source that contains their `--help` text. The suites of
+/// datinfo and dapltest check the pages of these programs.
 const PROGRAMS: [(&str, &str); 1] = [("dtest1", "dtest/dtest.c")];
 
 /// Name prefixes of this project's pages; references to other pages are not checked.
