@@ -87,8 +87,8 @@ fn built(stage: &Stage, source: &str, suffix: &str, libraries: &[&str]) -> PathB
     program
 }
 
-/// Environment of one test: base directories for sm and usnic, a port for usnic, and a registry. Removed when
-/// dropped.
+/// Environment of one test: a base directory of the providers (`DAPL_DIR`), a port for usnic, and a registry. Removed
+/// when dropped.
 pub struct Sandbox {
     lib: PathBuf,
     /// UDP port for usnic's connection setup.
@@ -116,7 +116,7 @@ impl Sandbox {
         Sandbox { lib: stage.lib.clone(), port: free_port(), directory, registry }
     }
 
-    /// Base directory of sm's endpoints.
+    /// Base directory, in which processes of this environment find each other (`DAPL_DIR`).
     pub fn sm(&self) -> PathBuf {
         self.directory.join("sm")
     }

@@ -13,7 +13,7 @@ use std::{env, io};
 
 /// A libdat, linked from its static library.
 struct Library {
-    /// The package; `name` produces `libname.a`.
+    /// Package that produces the static library `archive`.
     package: &'static str,
     archive: &'static str,
     /// Version script, relative to the sources.
@@ -66,7 +66,7 @@ pub const VERBS: &str = "libdaplverbs.so.1";
 pub const OLD_NAMES: [&str; 4] = ["libdaplcma.so.1", "libdaplcma.so", "libdaplscm.so.1", "libdaplscm.so"];
 
 /// Library names in DAT 2.0 registries. The last two select connection managers that do not exist here; an IA whose
-/// line has one of these names cannot be opened, and the log gives the reason.
+/// line has one of these two cannot be opened, and the log gives the reason.
 pub const OLD_NAMES_2: [&str; 4] = ["libdaplofa.so.2", "libdaploscm.so.2", "libdaploucm.so.2", "libdaplomcm.so.2"];
 
 /// Cargo profiles of a stage.

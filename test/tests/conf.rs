@@ -1,6 +1,6 @@
 //! dat.conf, rule by rule of its grammar: accepted lines, dropped lines, and the messages about both.
 //!
-//! Also replays the fuzzer's corpus, so that every run of the tests parses all recorded inputs.
+//! Also replays the fuzzer's corpora `conf` and `matcher`, so that every run of the tests checks their recorded inputs.
 
 use std::fs;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ fn accepted(text: &str) -> dat::conf::Record {
     conf.records.remove(0)
 }
 
-/// Messages about a text whose record is dropped.
+/// The message about a text whose record is dropped. There must be only one.
 #[track_caller]
 fn dropped(text: &str) -> String {
     let conf = read(text);
@@ -34,7 +34,7 @@ fn dropped(text: &str) -> String {
     conf.diagnostics[0].to_string()
 }
 
-/// Messages about a text whose record is kept.
+/// The message about a text whose record is kept. There must be only one.
 #[track_caller]
 fn accepted_with(text: &str) -> String {
     let conf = read(text);

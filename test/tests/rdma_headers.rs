@@ -127,7 +127,8 @@ fn manager_layouts() -> Vec<Layout> {
     }
 }
 
-/// Layouts of types without a name in C: unions, and members of unnamed structures.
+/// Sizes and offsets that `layouts!` does not cover: of unions, of types without a name in C, and of members that have
+/// such types.
 fn unnamed() -> Vec<(&'static str, usize)> {
     vec![
         ("sizeof(union ibv_gid)", size_of::<ibv_gid>()),

@@ -1,8 +1,8 @@
 //! The Rust crate `udapl` over the real libraries: its examples, in one process and in two, and the guarantees of its
 //! types, over each provider that needs no device.
 //!
-//! Each case runs in a separate process, which this test program starts with the environment in which any program finds
-//! the libraries.
+//! Each case over an adapter runs in a separate process, whose environment has the staged libraries and a registry. If
+//! `UDAPL_TEST_ADAPTER` is set, the case runs in this process, over that adapter.
 #![forbid(unsafe_code)]
 
 use std::env;

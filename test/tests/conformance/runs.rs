@@ -13,7 +13,8 @@ const TIMEOUT: Duration = Duration::from_secs(900);
 /// Held during a run: the watchdogs of the cases assume a machine without other load.
 static RUN_LOCK: Mutex<()> = Mutex::new(());
 
-/// Runs all cases, or those that `more` selects, through `libdat.so.1`.
+/// Runs all cases, or those that the arguments `more` select, through `libdat.so.1`, or through `libdat2.so.2` if they
+/// have `--api 2.0`.
 pub(crate) fn check_cases(provider: &str, registry: &str, more: &[&str]) {
     let _turn = RUN_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
     let sandbox = Sandbox::new(&stage(Profile::Dev), Some(registry));

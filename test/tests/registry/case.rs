@@ -45,7 +45,7 @@ impl Case {
         self
     }
 
-    /// Compiles a provider as `file` with these defines. Like original providers, it is not linked with libdat.
+    /// Compiles a provider as `file` with these defines. Like foreign providers, it is not linked with libdat.
     pub(crate) fn provider(self, file: &str, defines: &[&str]) -> Self {
         self.provider_linked(file, defines, &[])
     }

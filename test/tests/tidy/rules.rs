@@ -373,8 +373,8 @@ pub(crate) const FORBIDDEN_UNSAFE: &[&str] = &[
 /// The export that providers call and no public header declares.
 pub(crate) const UNDECLARED: &str = "dats_get_ia_handle";
 
-/// Functions that the 2.0 headers declare and libdat2 does not export, like the reference's. They are entries of the
-/// provider table or inline functions of the header; `dat_registry_providers_related` is only declared.
+/// Functions that the 2.0 headers declare, but that neither this libdat2 nor the reference's exports. They are entries
+/// of the provider table or inline functions of the header; `dat_registry_providers_related` is only declared.
 pub(crate) const NOT_EXPORTED: &[&str] = &[
     "dat_cno_fd_create",
     "dat_cno_trigger",

@@ -17,7 +17,8 @@ pub(crate) struct Source {
     pub(crate) text: String,
 }
 
-/// All source files with these extensions, sorted. Built and downloaded files are left out.
+/// All source files with these extensions, or with any if the list is empty, sorted. Built and downloaded files are
+/// left out.
 pub(crate) fn files(extensions: &[&str]) -> Vec<Source> {
     let mut paths = Vec::new();
     walk(workspace(), &mut paths);

@@ -1,4 +1,4 @@
-//! Cases of `tests/udapl.rs`: options of transfers, shared receive queues, groups of event queues, memory windows,
+//! Cases of `tests/udapl.rs`: options of transfers, shared receive queues, CNOs over several EVDs, memory windows,
 //! shared memory, queries.
 
 use std::os::fd::AsFd;
