@@ -24,7 +24,7 @@ use crate::{Result, cli, setup, tree};
 pub(crate) const SYSCONFDIR: &str = "DAPL_SYSCONFDIR";
 /// List of installed files, below the prefix.
 const LIST: &str = "share/dapl-rs/installed";
-/// The dat.conf as installed, below the prefix.
+/// The sample dat.conf, below the prefix. A dat.conf that differs from it was changed, and is not removed.
 const SAMPLE: &str = "share/dapl-rs/dat.conf";
 
 /// Destination of an install.

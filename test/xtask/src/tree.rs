@@ -18,7 +18,7 @@ use crate::{Result, setup};
 pub(crate) struct Tree {
     /// Libraries and headers.
     pub(crate) stage: Stage,
-    /// The programs. Their library search path is the stage.
+    /// The programs. dtest and dapltest find libdat in the stage; datinfo does if the dynamic loader finds none.
     pub(crate) dtest: PathBuf,
     pub(crate) dapltest: PathBuf,
     pub(crate) datinfo: PathBuf,

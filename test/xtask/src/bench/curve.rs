@@ -12,7 +12,7 @@ use crate::Result;
 pub(super) struct CurveSide {
     pub(super) name: &'static str,
     pub(super) side: Box<dyn Fn(u32) -> Side>,
-    /// Whether the program may refuse a size.
+    /// Whether the program may refuse a size. Its line then ends before that size; otherwise the measurement fails.
     pub(super) may_fail: bool,
 }
 

@@ -126,7 +126,7 @@ impl Failures {
 }
 
 impl BenchResults {
-    /// Prints the tables.
+    /// Prints the tables of contests, rows and curves, and warns of figures that are not for comparison.
     fn print(&self) {
         if !self.contests.is_empty() {
             println!("\n{}", heading());

@@ -1,5 +1,5 @@
-//! The network between the server and the clients of a bench: the loopback interface, or a link between namespaces that
-//! drops packets.
+//! The network between server and clients in the benches `sm` and `usnic`: the loopback interface, or a link between
+//! namespaces that drops packets.
 //!
 //! Segmentation offload is disabled on the link, and the same drop rule applies to all programs.
 #![forbid(unsafe_code)]

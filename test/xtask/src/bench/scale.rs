@@ -21,7 +21,7 @@ pub(super) struct PerfRun {
 #[derive(Clone, Copy)]
 pub(super) struct OutputField {
     pub(super) field: &'static str,
-    /// Name of the table row.
+    /// Label of the figure in its table row.
     pub(super) name: &'static str,
     /// Name of the chart line, which has one point for each count.
     pub(super) line: &'static str,

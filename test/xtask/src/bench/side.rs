@@ -144,7 +144,7 @@ impl Side {
         }
     }
 
-    /// Measures one run.
+    /// Runs the programs, and returns their figure in this unit.
     pub(super) fn measure(&self, perf: &Perf, network: &BenchNetwork, shown: FigureUnit) -> Result<f64> {
         let figure = match self {
             Side::Ours(ask) => Some(ours(perf, network, ask, shown)?),
@@ -227,7 +227,7 @@ fn count_for(seconds: f64, size: u32, shown: FigureUnit, once: f64) -> u32 {
     count.clamp(16.0, 2_000_000.0) as u32
 }
 
-/// Extent of a measurement.
+/// Number and length of the runs of a measurement.
 #[derive(Clone, Copy)]
 pub(super) struct Effort {
     /// Number of alternating runs of each side of a contest; the median is reported.
@@ -259,8 +259,8 @@ impl Effort {
     }
 }
 
-/// Number of outstanding requests for a message size: as many as 16 MiB has messages, but 8 to 512. Enough requests
-/// hide the latency; more would only put more data in flight than caches hold.
+/// Number of outstanding requests for a message size: as many as 16 MiB has messages, but 8 to 512. They hide the
+/// latency; more requests would only put more data in flight.
 pub(super) fn depth(size: u32) -> u32 {
     const BYTES: u32 = 16 << 20;
     (BYTES / size.max(1)).clamp(8, 512)

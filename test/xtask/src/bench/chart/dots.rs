@@ -8,7 +8,7 @@ use std::fmt::Write;
 
 use super::{BOTTOM, ENTRY, HEIGHT, SHADES, Scale, TOP, WIDTH, framed, label, log, mark, number, rule};
 
-/// Rows of dots.
+/// A chart of rows, each with a dot per name. All rows have the same horizontal axis.
 pub(in crate::bench) struct Dots {
     pub(in crate::bench) title: String,
     /// Label of the axis.
@@ -43,7 +43,7 @@ const ROW: f64 = 26.0;
 const TICKS: usize = 10;
 
 impl Dots {
-    /// SVG for a page.
+    /// SVG of the chart, for a page that includes `STYLE`.
     pub(in crate::bench) fn inline(&self, id: &str) -> String {
         let about: Vec<&str> = self.rows.iter().map(|row| &*row.label).collect();
         let shows = format!("{}, by {}. Rows: {}.", self.across, self.names.join(", "), about.join("; "));

@@ -17,7 +17,7 @@ const LOOKS: &str = include_str!("page.css");
 pub(super) const POLICY: &str =
     "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n";
 
-/// Writes the whole page.
+/// Returns the HTML of the whole page.
 pub(super) fn page(sections: &[Section]) -> String {
     let parts: Vec<String> = sections.iter().map(section).collect();
     format!(

@@ -28,7 +28,7 @@ pub(super) fn contests(effort: Effort) -> Vec<Contest> {
         .collect()
 }
 
-/// Target and stretch target.
+/// Target and stretch target of a contest; `None` if it has no target.
 type Bounds = Option<(f64, f64)>;
 
 fn contest(

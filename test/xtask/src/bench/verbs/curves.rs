@@ -24,7 +24,7 @@ pub(super) struct Plan {
     places: &'static [u32],
 }
 
-/// All families of lines.
+/// All families of lines of verbs: latency, bandwidth, connects.
 pub(super) const PLANS: [Plan; 3] = [
     Plan {
         section: "latency",

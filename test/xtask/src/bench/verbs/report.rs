@@ -31,7 +31,7 @@ pub(super) struct Facts {
 /// Name of the clock that counts instructions, in the JSON file. Figures with this clock are reproducible.
 pub(in crate::bench) const INSTRUCTIONS: &str = "a nanosecond per instruction";
 
-/// Prints the table.
+/// Prints the tables of times and of processor times, and explains them.
 pub(super) fn print(measured: &[Measured], facts: &Facts) {
     println!("\n{:35}{:>15}{:>23}{:>23}{:>15}", "", "ours", "perftest", "2.0 reference", "2.0 dapltest");
     for one in measured {

@@ -104,7 +104,7 @@ impl<'a> Sides<'a> {
         output_of(guest, "echo 4 >/proc/sys/kernel/sched_rr_timeslice_ms").map(drop)
     }
 
-    /// Makes one run.
+    /// Runs server and client once in the guest.
     pub(super) fn run(&self, side: Side, operation: &Operation, count: u32, guest: &mut Guest) -> Result<Sample> {
         let mut text = String::new();
         let command = self.command(side, operation, count);

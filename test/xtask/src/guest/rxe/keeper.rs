@@ -52,7 +52,7 @@ impl Report {
     }
 }
 
-/// Keeps one guest running.
+/// One guest: booted when the first job needs it, and again by the next job after a failure.
 #[derive(Default)]
 pub(super) struct Keeper {
     guest: Option<Guest>,
@@ -101,7 +101,8 @@ impl Keeper {
     }
 }
 
-/// Keeps two guests with a wire between them.
+/// Two guests with a wire between them: booted when the first job needs them, and again by the next job after a
+/// failure.
 #[derive(Default)]
 pub(super) struct Wire {
     ends: Option<[Guest; 2]>,

@@ -32,7 +32,7 @@ pub(super) struct Setting {
     /// Paths of the programs.
     pub(super) dtest: String,
     pub(super) dapltest: String,
-    /// Path of the conformance suite.
+    /// Path of the driver of the conformance suite.
     pub(super) driver: PathBuf,
 }
 
