@@ -61,7 +61,7 @@ struct Contract {
     typedefs: Vec<Type>,
     function_types: Vec<Type>,
     records: Vec<Record>,
-    /// Source folder.
+    /// Folder of the crate's sources for this version, relative to `test`.
     sources: &'static str,
     /// Unions without a name in C, by the field that contains them.
     unnamed: Vec<(&'static str, Record)>,

@@ -6,7 +6,7 @@ use std::fs;
 
 use dapl_test::stage::workspace;
 
-/// A page of requirements.
+/// A page with numbered requirements.
 struct Page {
     path: &'static str,
     /// Prefixes of the requirements, and the number of requirements of each prefix, in the order of the page.

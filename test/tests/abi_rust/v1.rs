@@ -472,7 +472,7 @@ pub(crate) fn strings() -> Vec<(&'static str, &'static str)> {
     strings![DAT_PROVIDER_INIT_FUNC_STR, DAT_PROVIDER_FINI_FUNC_STR]
 }
 
-/// Every plain type.
+/// Every typedef that is no function type.
 pub(crate) fn typedefs() -> Vec<Type> {
     types![
         DAT_UINT32,
@@ -583,7 +583,7 @@ pub(crate) fn typedefs() -> Vec<Type> {
     ]
 }
 
-/// Every function type: its name and its expansion.
+/// Every typedef of a function pointer.
 pub(crate) fn function_types() -> Vec<Type> {
     types![
         DAT_AGENT_FUNC,

@@ -830,7 +830,7 @@ pub(crate) fn strings() -> Vec<(&'static str, &'static str)> {
     ]
 }
 
-/// Every plain type.
+/// Every typedef that is no function type.
 pub(crate) fn typedefs() -> Vec<Type> {
     types![
         DAT_UINT32,
@@ -980,7 +980,7 @@ pub(crate) fn typedefs() -> Vec<Type> {
     ]
 }
 
-/// Every function type: its name and its expansion.
+/// Every typedef of a function pointer.
 pub(crate) fn function_types() -> Vec<Type> {
     types![
         DAT_AGENT_FUNC,

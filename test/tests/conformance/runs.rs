@@ -1,4 +1,4 @@
-//! Runs of the conformance suite's driver.
+//! Runs the driver of the conformance suite, for the test programs `conformance` and `conformance_crossed`.
 
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};

@@ -27,9 +27,9 @@ pub(crate) const PACKAGES: &[(&str, &[&str])] = &[
     ("test/xtask", &["dapl-test", "dat-settings"]),
 ];
 
-/// Layers of modules from the bottom up. A file imports only modules of lower layers, and parts of its own module. A
+/// Layers of `dapl`, from the bottom up. A file imports only modules of lower layers, and parts of its own module. A
 /// module is named by the first part of its path, or by the first two (`runtime/wait`) in a folder that only groups
-/// modules. `entries` are the files `dapl_*.rs`.
+/// modules. `entries` are the files `dapl_*.rs`. The other tables have the same rules.
 const DAPL: &[&[&str]] = &[
     &["error", "runtime/cancel", "runtime/slot_queue", "runtime/spin", "runtime/sync", "stats/watermark"],
     &["names"],
@@ -57,7 +57,7 @@ const DAPL: &[&[&str]] = &[
     &["registration"],
 ];
 
-/// Layers of `providers/common`, which agree with the list in its `lib.rs`.
+/// Layers of `providers/common`, from the bottom up. They agree with the list in its `lib.rs`.
 const COMMON: &[&[&str]] = &[
     &["settings", "limits", "listener_retry", "overdue", "base_dir", "host_address"],
     &["shared_names"],
@@ -66,7 +66,7 @@ const COMMON: &[&[&str]] = &[
     &["simple"],
 ];
 
-/// Layers of sm.
+/// Layers of `providers/sm`, from the bottom up.
 const SM: &[&[&str]] = &[
     &["proto", "memory/map"],
     &["memory/cma", "memory/mapped", "qp/line_allocator"],
@@ -91,7 +91,7 @@ const SM: &[&[&str]] = &[
     &["engine"],
 ];
 
-/// Layers of usnic.
+/// Layers of `providers/usnic`, from the bottom up.
 const USNIC: &[&[&str]] = &[
     &["proto", "net", "engine/jobs", "memory/regions"],
     &["settings", "engine/polling", "counters", "srq"],
@@ -109,7 +109,7 @@ const USNIC: &[&[&str]] = &[
     &["qp/request", "qp/exit_handler"],
 ];
 
-/// Layers of verbs.
+/// Layers of `providers/verbs`, from the bottom up.
 const VERBS: &[&[&str]] = &[
     &["manager_kind"],
     &["addresses", "memory/binds", "refusal", "qp/gather", "ibv", "settings", "cm/name_service", "engine", "cq/status"],
@@ -128,7 +128,7 @@ const VERBS: &[&[&str]] = &[
     &["cm/start"],
 ];
 
-/// Layers of libdat.
+/// Layers of `dat`, the code of both libdats, from the bottom up.
 const DAT: &[&[&str]] = &[
     &["api", "conf", "arena", "refused"],
     &["strerror"],
