@@ -2,7 +2,7 @@
 //! watchdog.
 //!
 //! A program that does not end is killed, and the test fails with the output printed until then. Each [`Sandbox`] has
-//! separate endpoints, registry and environment.
+//! its own base directory, UDP port and registry.
 
 use std::collections::HashMap;
 use std::fs;
@@ -18,11 +18,10 @@ use std::time::{Duration, Instant};
 
 use crate::stage::{Stage, workspace};
 
-/// Registry file with the sm provider under its usual name.
+/// Registry line of the sm provider under its usual name.
 pub const SM0: &str = "sm0 u1.2 nonthreadsafe default libdaplsm.so.1 dapl.1.2 \"\" \"\"\n";
 
-/// Registry file with the usnic provider over the loopback interface, with short timeouts for peers that do not
-/// respond.
+/// Registry line of the usnic provider over the loopback interface, with short timeouts for peers that do not respond.
 pub const USNIC0: &str =
     "usnic0 u1.2 threadsafe default libdaplusnic.so.1 dapl.1.2 \"127.0.0.1 keepalive_ms=100 give_up_ms=2000\" \"\"\n";
 

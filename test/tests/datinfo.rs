@@ -1,6 +1,6 @@
 //! `datinfo`: lists of adapters and variables, checks of dat.conf, discovered lines, explanations of DAT numbers, and
 //! the doctor. With valid, broken and missing registries, with providers that refuse, crash or hang, and with a second
-//! doctor. Also the help, which must fit the terminal and the manual page.
+//! doctor. Also the help: at most 80 columns, and all its options on the manual page.
 //!
 //! Each case has its own dat.conf and providers (`registry/case.rs`). Exit status and output are checked. With
 //! `--json` all output must be JSON, whatever a provider prints.

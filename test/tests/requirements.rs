@@ -85,7 +85,7 @@ fn candidate_files(path: &str) -> (Vec<String>, &str) {
     let Some((module, sources)) = package else { return (Vec::new(), name) };
     let path = |module: &str| module.replace("::", "/");
     let mut files = vec![format!("{sources}/{}.rs", path(module)), format!("{sources}/{}/mod.rs", path(module))];
-    // A `tests` module is at the foot of its parent's file, or in a separate file.
+    // A module `tests` or `interleavings` is at the foot of its parent's file, or in a separate file.
     if let Some(parent) = ["::tests", "::interleavings"].iter().find_map(|suffix| module.strip_suffix(suffix)) {
         let parent = path(parent);
         files.extend(

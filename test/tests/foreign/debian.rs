@@ -1,4 +1,4 @@
-//! Debian's DAT 2.0 (libdapl2), downloaded and unpacked into a temporary directory; nothing is installed.
+//! Debian's DAT 2.0 (libdapl2), downloaded and unpacked once into the target directory; nothing is installed.
 
 use std::fs;
 use std::path::{Path, PathBuf};

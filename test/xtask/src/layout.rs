@@ -12,7 +12,7 @@ use crate::{Result, man};
 /// The libdats for `pkg-config`: name, full version, version of the API.
 const VERSIONS: [(&str, &str, &str); 2] = [("dat", "1.2.0", "1.2"), ("dat2", "2.0.0", "2.0")];
 
-/// Programs: the installed name, and an alternative name that is linked only if no such file exists.
+/// dtest and dapltest: the installed name, and an alternative name that is linked only if no such file exists.
 pub(crate) const PROGRAMS: [(&str, Option<&str>); 2] = [("dtest1", Some("dtest")), ("dapltest1", None)];
 
 /// Files of `dat/debug` for gdb, valgrind and ThreadSanitizer.

@@ -49,8 +49,8 @@ impl Program {
     }
 }
 
-/// Builds all libraries and programs, as the suites stage them. Without this step the first suites build, and the
-/// others wait for them.
+/// Builds the libraries and programs of the workspace, for the stages of the suites. Without this step the first suites
+/// build, and the others wait for them.
 pub(crate) fn build_staged() -> Result {
     let status = cargo().args(["build", "--workspace", "--lib", "--bins"]).status();
     status.map_err(|error| error.to_string())?.success().then_some(()).ok_or_else(|| "the build failed".to_owned())

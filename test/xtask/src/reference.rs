@@ -80,7 +80,8 @@ impl Reference {
         command
     }
 
-    /// Compiles a C program of this project, which is written for DAT 1.2.
+    /// Compiles a C program of this project, which is written for DAT 1.2, against the reference's DAT 2.0. The
+    /// headers in `test/c/dat20` adapt the names.
     pub(crate) fn compile(&self, output: &Path, source: &Path) -> Result {
         let mut cc = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
         cc.args(["-std=gnu11", "-D_GNU_SOURCE", "-O2", "-g", "-Wall", "-Wextra", "-I"]);

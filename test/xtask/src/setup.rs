@@ -64,7 +64,7 @@ pub(crate) const QEMU: Tool = Tool { program: "qemu-system-x86_64", packages: &[
 pub(crate) const DEPMOD_PATH: &str = "/usr/sbin/depmod";
 /// Computes module dependencies.
 pub(crate) const DEPMOD: Tool = Tool { program: DEPMOD_PATH, packages: &["kmod"] };
-/// Starts a guest, or a program in a namespace, so that it is killed when its parent exits.
+/// Starts a guest, or a program in a namespace, so that it is killed when the thread that started it ends.
 pub(crate) const SETPRIV: Tool = Tool { program: "setpriv", packages: &["util-linux"] };
 /// Creates soft-RoCE devices.
 pub(crate) const RDMA: Tool = Tool { program: "rdma", packages: &["iproute2"] };

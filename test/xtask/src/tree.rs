@@ -1,8 +1,8 @@
 //! The installed tree, staged in the target directory for the other commands. `layout` lists the destinations of its
 //! files.
 //!
-//! A stage contains a dat.conf and the programs, so that the result of `build` works without an install. The programs
-//! are named dtest1 and dapltest1, because Debian's dapl2-utils has the names without the 1.
+//! A stage contains a dat.conf and the programs, so that the result of `build` works without an install. dtest and
+//! dapltest are named dtest1 and dapltest1, because Debian's dapl2-utils has the names without the 1.
 #![forbid(unsafe_code)]
 
 use std::fs;

@@ -12,7 +12,7 @@ use crate::Result;
 pub(super) struct CurveSide {
     pub(super) name: &'static str,
     pub(super) side: Box<dyn Fn(u32) -> Side>,
-    /// Whether the program may refuse a size. Its line then ends before that size; otherwise the measurement fails.
+    /// Whether the program may refuse a size, which ends its line. If not, a refusal is a failure of the measurement.
     pub(super) may_fail: bool,
 }
 

@@ -234,7 +234,7 @@ pub(super) struct Effort {
     pub(super) rounds: usize,
     /// Number of runs of each point of a curve and of each row of `scale`, which have no targets.
     pub(super) few: usize,
-    /// Counts and durations are divided by this. A reduced count is at least 20, or the full count if that is less.
+    /// Divisor of counts and durations. A reduced count is at least 20, or the full count if that is less.
     part: u32,
 }
 

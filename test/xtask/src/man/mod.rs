@@ -28,7 +28,7 @@ use versions::Versions;
 const HEADERS: [(&str, &str); 3] =
     [("dat.h", "dat/udat.h"), ("udat.h", "dat/udat.h"), ("dat_registry.h", "dat/dat_registry.h")];
 
-/// Additional page names: macros, and the functions that they call.
+/// Additional page names: macros, each with a copy of the page of the function that it calls.
 const ALIASES: [(&str, &str); 1] = [("dat_ia_open", "dat_ia_openv")];
 
 /// A generated page.

@@ -84,8 +84,8 @@ cat "$place/served" "$place/called"; exit $status"#;
 /// Runs dapltest as server and client, or a test of dapltest that needs no server.
 const DAPLTEST: &str = include_str!("dapltest.sh");
 
-/// Runs a program, then checks that the device has as many objects as before. The kernel frees objects slightly after
-/// their process has ended.
+/// Runs a program, then checks that the device has as many objects as before its first use. The kernel frees objects
+/// slightly after their process has ended.
 const OBJECTS: &str = r#"
 "$@" || exit 1
 for try in 1 2 3 4 5 6 7 8 9 10; do rdma resource show | cmp -s - /tmp/resources && exit 0; sleep 1; done

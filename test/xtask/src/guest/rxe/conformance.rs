@@ -49,7 +49,8 @@ fn run_cases(name: &str, setting: &Setting, report: &mut Report, keeper: &mut Ke
     if name == NAME {
         words.push("--complete");
     } else {
-        // Without `--complete`: the device lacks features of DAT 2.0. Other cases check that their calls are refused.
+        // Without `--complete`, because the device lacks features of DAT 2.0. Other cases check that the calls for
+        // these features are refused.
         words.extend(["--api", "2.0"]);
         if filters.is_empty() {
             words.push(V2_PREFIX);
