@@ -388,7 +388,7 @@ fn crate_defines_nothing_beyond_the_recorded_abi() {
         let typedefs = list(&contract.facts, "typedefs").iter();
         let mut known_types: BTreeSet<String> = typedefs.map(|fact| text(fact, "name").to_owned()).collect();
         known_types.extend(contract.unnamed.iter().map(|(_, union)| union.of.name.to_owned()));
-        // The C library defines va_list.
+        // The JSON has no typedef va_list, because the C library defines it.
         types.remove("va_list");
         // A re-export does not show whether the name is a type.
         let reexported: BTreeSet<String> = constants.difference(&known).cloned().collect();

@@ -27,7 +27,7 @@ pub(super) struct Plan {
     pub(super) title: &'static str,
     pub(super) up: &'static str,
     pub(super) shown: FigureUnit,
-    /// Quantity that the variable stands for.
+    /// What the numbers in `sizes` are: bytes, or lost packets per thousand.
     pub(super) across: HorizontalAxis,
     pub(super) sizes: Vec<u32>,
     /// Network between server and client, depending on the size.

@@ -14,12 +14,12 @@ pub(super) const ID: &str = "evds";
 
 const SIZES: [u32; 4] = [64, 1 << 10, 4 << 10, 64 << 10];
 
-/// A pattern with two EVDs, compared with the same pattern with one EVD.
+/// A pattern with two EVDs, compared with a process that polls or waits on one EVD.
 struct Pattern {
     /// Titles, one per entry of [`SIZES`].
     titles: [&'static str; 4],
     options: &'static [&'static str],
-    /// Program options for the same pattern with one EVD.
+    /// Program options of the comparison: none to poll one EVD, `-w` to wait on it.
     one: &'static [&'static str],
 }
 
@@ -65,10 +65,10 @@ fn cno_waits(effort: Effort) -> [Contest; 2] {
     ]
 }
 
-/// Returns the contests of three kinds. In the first, a pattern with two EVDs may take at most 1.1 times as long as the
-/// same pattern with one EVD. In the second, a wait on a CNO may take at most 1.5 times as long as a wait on its EVD.
-/// In the third, three patterns of the first kind and three with several EPs are compared with the ping-pong of the
-/// peers, all with 64 bytes and without a target.
+/// Returns the contests of three kinds. In the first, a pattern with two EVDs may take at most 1.1 times as long as
+/// polling or waiting on one EVD. In the second, a wait on a CNO may take at most 1.5 times as long as a wait on its
+/// EVD. In the third, three patterns of the first kind and three with several EPs are compared with the ping-pong of
+/// the peers, all with 64 bytes and without a target.
 pub(super) fn contests(effort: Effort, polling: &[Side], asleep: &[Side]) -> Vec<Contest> {
     let both = |(size, title): (&u32, &&'static str), pattern: &Pattern| {
         let ours = pingpong(effort, "reap", *size, pattern.options);

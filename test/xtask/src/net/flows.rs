@@ -158,8 +158,9 @@ fn fairness() -> Vec<Check> {
     checks
 }
 
-/// A usnic flow beside a TCP flow, both with this algorithm, over one slow link. The usnic flow must get between
-/// `least` and twice the share that TCP gets beside TCP. The kernel's BBR is version 1, usnic's is version 3.
+/// A usnic flow beside a TCP flow, both with this algorithm, over one slow link. The usnic flow must get at least
+/// `least` times and at most twice the share that TCP gets beside TCP. The kernel's BBR is version 1, usnic's is
+/// version 3.
 fn share(setting: &Setting, wire: &Wire, (end, rule): (usize, Rule), algorithm: &'static str, least: f64) -> Result {
     // Long, because a policer starts with tokens for a second, all of which the first flow gets.
     const SECONDS: u32 = 15;

@@ -76,7 +76,7 @@ impl Rule {
     }
 }
 
-/// An nft table for incoming packets, with priority over all other tables.
+/// An nft table for incoming packets. Its hook runs before those of the tables for IP.
 fn ingress(name: &str, statement: &str) -> RuleCommand {
     let hook = format!("type filter hook ingress device \"{DEVICE}\" priority 0");
     let text = format!("table netdev {name} {{\nchain in {{\n{hook}\n{statement}\n}}\n}}\n");

@@ -1,4 +1,4 @@
-//! Tests of charts: positions of points, escaped text, and well-formed XML.
+//! Tests of charts: scales, positions of points and names, sizes with units, escaped text, and well-formed XML.
 
 use super::*;
 
