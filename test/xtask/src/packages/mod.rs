@@ -1,7 +1,8 @@
 //! The commands `deb` and `rpm`: package the sources with `dat/packaging`, using the distribution's tools.
 //!
 //! The packaging files are added to a copy of the sources, and call `cargo xtask install --package`, so that a
-//! package has the files of an install. `--debug` packages the test build.
+//! package has the files of an install, with the differences in `install/package.rs`. `--debug` packages the test
+//! build.
 #![forbid(unsafe_code)]
 
 mod copyright;
