@@ -19,7 +19,7 @@ pub(crate) enum Rule {
     HostUnreachable,
     /// A firewall that admits UDP only to these ports.
     Only { ports: &'static str },
-    /// A policer: drops packets above this rate in Mbit/s.
+    /// A policer: drops TCP and UDP packets above this rate in Mbit/s.
     Policer { megabits: u32 },
     /// A queue of this length in milliseconds for outgoing packets, drained at this rate.
     Queue { megabits: u32, milliseconds: u32 },
