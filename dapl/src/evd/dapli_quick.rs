@@ -174,6 +174,17 @@ impl<P: Provider> Evd<P> {
         Error::QueueEmpty
     }
 
+    /// Polls the CQ by [`EvdState::refill`]; `None` without a CQ. Concurrent dequeues wait for the lock from the moment
+    /// at which completions leave the CQ. The caller then sets or clears `has_queued` of the empty check.
+    #[inline(always)]
+    fn refill(&self, inner: &mut EvdState<P>) -> Option<PollResult> {
+        let cq = self.cq.as_ref()?;
+        if let Some(check) = &self.empty_check {
+            check.begin_move();
+        }
+        Some(inner.refill(cq))
+    }
+
     /// Completes a wait for one event if the oldest event is plain (`is_plain`), without registering a waiter. Returns
     /// the number of events left. Returns `None`, and dequeues no event, if the wait needs the full path.
     #[inline(always)]
@@ -183,7 +194,7 @@ impl<P: Provider> Evd<P> {
             return None;
         }
         let left = if inner.queue.is_empty() {
-            let found = if inner.plain.is_empty() { inner.refill(self.cq.as_ref()?) } else { PollResult::Plain };
+            let found = if inner.plain.is_empty() { self.refill(&mut inner)? } else { PollResult::Plain };
             match found {
                 PollResult::Single => give(&inner.buffer[0]),
                 PollResult::Plain => inner.next_plain().map(|(done, _)| give(done))?,
@@ -230,17 +241,21 @@ impl<P: Provider> Evd<P> {
         mut inner: MutexGuard<'a, EvdState<P>>,
         give: impl FnOnce(TakenEvent<'_>),
     ) -> Result<()> {
-        if let (true, Some(cq)) = (inner.is_quick(), &self.cq) {
-            match inner.refill(cq) {
+        if inner.is_quick()
+            && let Some(found) = self.refill(&mut inner)
+        {
+            match found {
                 PollResult::Single => {
                     give(TakenEvent::Plain(&inner.buffer[0]));
+                    self.allow_empty_check(&inner);
                     return Ok(());
                 }
                 PollResult::Plain => {
                     let Some((done, is_last)) = inner.next_plain() else { return Err(Error::Internal) };
                     give(TakenEvent::Plain(done));
-                    if let (false, Some(check)) = (is_last, &self.empty_check) {
-                        check.set_queued(true);
+                    match &self.empty_check {
+                        Some(check) if !is_last => check.set_queued(true),
+                        _ => self.allow_empty_check(&inner),
                     }
                     return Ok(());
                 }

@@ -10,6 +10,8 @@ use parking_lot::Mutex;
 
 use crate::error::Result;
 use crate::provider::{ArmMode, Completion, CompletionQueue, CqSink};
+use crate::runtime::empty_check::EmptyCheck;
+use crate::runtime::pooled::Pooled;
 
 /// A completion queue that a test can feed.
 pub(crate) struct FakeCq {
@@ -23,10 +25,18 @@ pub(crate) struct FakeCq {
     pub(crate) polls: AtomicU32,
     /// Result of [`CompletionQueue::max_spin`].
     pub(crate) max_spin: AtomicU32,
+    empty_check: Option<Pooled<EmptyCheck>>,
+    /// Whether the empty check has reported an empty EVD while `poll` or `ready` returned completions to the EVD.
+    pub(crate) lost_completions: AtomicBool,
 }
 
 impl FakeCq {
-    pub(super) fn new(sink: Weak<dyn CqSink>) -> Self {
+    pub(super) fn new(sink: Weak<dyn CqSink>, has_empty_check: bool) -> Self {
+        let empty_check = has_empty_check.then(|| {
+            let check = Pooled::<EmptyCheck>::take();
+            check.watch(std::iter::empty());
+            check
+        });
         FakeCq {
             queue: Mutex::default(),
             armed: AtomicBool::new(false),
@@ -35,12 +45,18 @@ impl FakeCq {
             fetches: AtomicU32::new(0),
             polls: AtomicU32::new(0),
             max_spin: AtomicU32::new(50_000),
+            empty_check,
+            lost_completions: AtomicBool::new(false),
         }
     }
 
     /// Adds a completion without a notification. [`FakeCq::ring`] notifies.
     pub(crate) fn put(&self, done: Completion) {
-        self.queue.lock().push_back(done);
+        let mut queue = self.queue.lock();
+        queue.push_back(done);
+        if let Some(check) = &self.empty_check {
+            check.set_ready(true);
+        }
     }
 
     /// Notifies the sink, if the queue is armed, as a provider's thread does.
@@ -80,7 +96,16 @@ impl CompletionQueue for FakeCq {
         for (place, done) in out.iter_mut().zip(queue.drain(..n)) {
             *place = done;
         }
+        if let (Some(check), true) = (&self.empty_check, n > 0) {
+            check.set_ready(!queue.is_empty());
+            // Another thread may dequeue at this moment.
+            self.lost_completions.fetch_or(check.is_empty(), Ordering::Relaxed);
+        }
         n
+    }
+
+    fn empty_check(&self) -> Option<&'static EmptyCheck> {
+        self.empty_check.as_ref().map(Pooled::get)
     }
 
     fn max_spin(&self) -> u32 {

@@ -36,6 +36,8 @@ pub(crate) struct FakeProvider {
     sink: Arc<dyn CmSink<FakeProvider>>,
     /// Number of calls of `Provider::sleeps`.
     sleeps: AtomicU32,
+    /// Whether the completion queues have empty checks.
+    has_empty_checks: bool,
 }
 
 impl FakeProvider {
@@ -105,7 +107,8 @@ impl Provider for FakeProvider {
             hardware_version: (0, 0),
             firmware_version: (0, 0),
         };
-        Ok(FakeProvider { limits, net: Arc::default(), sink, sleeps: AtomicU32::new(0) })
+        let has_empty_checks = spec.name.contains("with empty checks");
+        Ok(FakeProvider { limits, net: Arc::default(), sink, sleeps: AtomicU32::new(0), has_empty_checks })
     }
 
     fn limits(&self) -> &Limits {
@@ -167,7 +170,7 @@ impl QueueProvider for FakeProvider {
     }
 
     fn create_cq(&self, sink: Weak<dyn CqSink>) -> Result<FakeCq> {
-        Ok(FakeCq::new(sink))
+        Ok(FakeCq::new(sink, self.has_empty_checks))
     }
 
     fn create_qp(&self, (): &(), spec: QpSpec<Self>) -> Result<FakeQp> {

@@ -239,6 +239,13 @@ impl QueueCheck {
         self.place.store(ptr::from_ref(check).cast_mut(), Ordering::Release);
     }
 
+    /// Makes concurrent dequeues wait for the EVD's lock while the holder of that lock moves completions from the CQ to
+    /// the EVD. The holder calls [`Self::set_queued`] afterwards.
+    #[inline(always)]
+    pub fn begin_move(&self) {
+        self.check.has_queued.store(1, Ordering::Release);
+    }
+
     pub fn polls(&self) -> u32 {
         self.check.polls()
     }
