@@ -43,7 +43,6 @@ pub(super) fn connect<P: Provider>(ep: &Ref<Ep<P>>, call: ConnectArguments) -> R
     }
     let private_data = call.private_data?;
     let address = call.address?;
-    ep.attach(&core)?;
 
     let conn = ep.next_attempt(&mut core);
     // The timeout is armed before the state changes, so that the connect can still fail without an event. A callback of

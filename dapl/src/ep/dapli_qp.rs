@@ -89,15 +89,6 @@ impl<P: Provider> Ep<P> {
         }
     }
 
-    /// Creates the QP, if the EP has a PZ but no QP.
-    pub(super) fn attach(&self, core: &ControlState<P>) -> Result<()> {
-        if self.post_state().binding.qp().is_ok() {
-            return Ok(());
-        }
-        self.post_state.write().binding = build(&self.ia, self.id, &core.objects, &core.attributes, core.marks)?;
-        Ok(())
-    }
-
     /// `dat_ep_reset`: flushes the posted work of a disconnected EP, which becomes unconnected; if this fails, the EP
     /// stays disconnected. On an unconnected EP it has no effect: posted receives stay.
     pub(super) fn reset(&self) -> Result<()> {

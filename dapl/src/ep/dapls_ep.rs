@@ -132,7 +132,6 @@ pub(crate) fn accept<P: Provider>(
     if core.objects.pz.is_none() || !core.objects.has_live_connect_evd() || !core.objects.is_alive() {
         return Err(Error::InvalidHandle(Handle::Ep));
     }
-    ep.attach(&core)?;
     let request = take()?;
 
     let conn = ep.next_attempt(&mut core);
