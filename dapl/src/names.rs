@@ -7,7 +7,6 @@
 use std::ffi::{CStr, CString, c_char};
 
 use dat_abi::{DAT_PROVIDER, v2};
-use parking_lot::Mutex;
 
 use crate::runtime::sync::StaticMutex;
 
@@ -63,17 +62,22 @@ pub struct RegisteredName {
     name: CString,
     text: String,
     table: VersionedTable,
-    info: Mutex<RegistrationInfo>,
-    params: Mutex<String>,
-    library: Mutex<String>,
+    last: StaticMutex<Registration>,
 }
 
 // SAFETY: the raw pointers are the table's `device_name`, which points into `name` in this struct, and null pointers.
-// Only the content of the mutexes changes after construction.
+// Only the content of the mutex changes after construction.
 unsafe impl Send for RegisteredName {}
 // SAFETY: the raw pointers are the table's `device_name`, which points into `name` in this struct, and null pointers.
-// Only the content of the mutexes changes after construction.
+// Only the content of the mutex changes after construction.
 unsafe impl Sync for RegisteredName {}
+
+/// What the last registration under a name contained.
+struct Registration {
+    info: RegistrationInfo,
+    params: String,
+    library: String,
+}
 
 /// Version numbers and thread safety of the last registration under this name.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -94,12 +98,12 @@ impl RegisteredName {
 
     /// The `ia_params` field of its dat.conf line.
     pub fn params(&self) -> String {
-        self.params.lock().clone()
+        self.last.lock().params.clone()
     }
 
     /// The library file name in its dat.conf line.
     pub fn library(&self) -> String {
-        self.library.lock().clone()
+        self.last.lock().library.clone()
     }
 
     /// The provider table, valid until the process ends. Its length depends on the version.
@@ -117,15 +121,17 @@ impl RegisteredName {
 
     /// Version numbers and thread safety of the last registration.
     pub fn info(&self) -> RegistrationInfo {
-        *self.info.lock()
+        self.last.lock().info
     }
 }
 
 static NAMES: StaticMutex<Vec<&'static RegisteredName>> = StaticMutex::new(Vec::new());
 
-/// Locks the list of names while the process forks.
+/// Locks the list of names and each name while the process forks.
 pub(crate) fn lock_for_fork() -> impl Sized {
-    NAMES.lock()
+    let names = NAMES.lock();
+    let each: Vec<_> = names.iter().copied().map(|name| name.last.lock()).collect();
+    (names, each)
 }
 
 impl RegisteredName {
@@ -147,21 +153,18 @@ pub(crate) fn remember(
     info: RegistrationInfo,
     table: VersionedTable,
 ) -> &'static RegisteredName {
-    let params = params.to_string_lossy().into_owned();
+    let last = Registration { info, params: params.to_string_lossy().into_owned(), library };
     let mut names = NAMES.lock();
     if let Some(known) = names.iter().copied().find(|known| known.is(table.version(), name)) {
-        *known.info.lock() = info;
-        *known.params.lock() = params;
-        *known.library.lock() = library;
+        *known.last.lock() = last;
         return known;
     }
     let name = name.to_owned();
     let text = name.to_string_lossy().into_owned();
     // Moving a `CString` does not move its text, so the table can point to the text before both are stored.
     let table = table.named(name.as_ptr());
-    let (info, params, library) = (Mutex::new(info), Mutex::new(params), Mutex::new(library));
-    let made: &'static RegisteredName =
-        Box::leak(Box::new(RegisteredName { name, text, table, info, params, library }));
+    let last = StaticMutex::new(last);
+    let made: &'static RegisteredName = Box::leak(Box::new(RegisteredName { name, text, table, last }));
     names.push(made);
     made
 }
