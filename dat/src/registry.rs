@@ -98,7 +98,7 @@ pub(crate) fn acquire(wanted: &Key) -> Result<OpenProvider, DAT_RETURN> {
             Ok(provider) => return Ok(provider),
             Err(EntryRefusal::Reentrant) => {
                 let cause = CauseAndRemedy::new(
-                    "its provider is being initialised by this thread, or by a thread that waits for this one",
+                    "its library is being loaded, or its provider's init or fini runs, in this thread or in one that waits for it",
                     "",
                 );
                 let refused = RefusedOpen { kind: RefusalKind::Busy, name: key.name, place, cause };
