@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dapltest_options_precede_the_test_mode() {
+    fn options_of_perf_precede_its_mode() {
         let ask = PerfArguments::new("write", 1_048_576, 500).with(&["-m", "-d", "16"]);
         assert_eq!(ask.line(), "perf -m -d 16 write 1048576 500");
         let ends = ask.ends("sm0", "localhost");

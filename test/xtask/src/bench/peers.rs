@@ -223,9 +223,11 @@ impl Sockperf {
 fn parse_sockperf(output: &str) -> Option<f64> {
     let figure = output.lines().find_map(|line| {
         let summary = line.strip_prefix("sockperf: Summary: ")?;
-        summary.strip_prefix("Latency is ").or_else(|| summary.strip_prefix("Message Rate is "))
+        let latency = || summary.strip_prefix("Latency is ")?.strip_suffix(" usec");
+        let rate = || summary.strip_prefix("Message Rate is ")?.strip_suffix(" [msg/sec]");
+        latency().or_else(rate)
     });
-    figure?.split(' ').next()?.parse().ok()
+    figure?.trim().parse().ok()
 }
 
 /// Runs iperf3 in this network.
@@ -284,6 +286,7 @@ mod tests {
         let output = "sockperf: ---> <MAX> observation = 2500.143\nsockperf: Summary: Latency is 3.386 usec\n";
         assert_eq!(parse_sockperf(output), Some(3.386));
         assert_eq!(parse_sockperf("sockperf: Summary: Message Rate is 368464 [msg/sec]\n"), Some(368_464.0));
+        assert_eq!(parse_sockperf("sockperf: Summary: Latency is 2.753 msec\n"), None, "another unit");
         assert_eq!(parse_sockperf("sockperf: ERROR: the server is down\n"), None);
     }
 
