@@ -49,6 +49,15 @@ static inline void check_ok(const char *call, DAT_RETURN ret)
         fail("%s: %s", call, words(ret));
 }
 
+/* Fails the program unless the event is the completion of a transfer with status 0. */
+static inline void check_completion(const DAT_EVENT *event)
+{
+    if (event->event_number != DAT_DTO_COMPLETION_EVENT)
+        fail("event 0x%x, expected a DTO completion", (unsigned)event->event_number);
+    if (event->event_data.dto_completion_event_data.status != DAT_DTO_SUCCESS)
+        fail("DTO completion with status %u, expected 0", (unsigned)event->event_data.dto_completion_event_data.status);
+}
+
 /* Fails the program unless the condition holds. */
 #define EXPECT(condition)                                                        \
     do {                                                                         \

@@ -45,7 +45,7 @@ struct place {
  * reply has arrived, and its read is in progress. */
 struct slot {
     uint64_t number;
-    int writing, answered, reading;
+    int writing, reading;
 };
 
 static DAT_IA_HANDLE ia;
@@ -229,7 +229,6 @@ static void handle_message(const struct message *message)
     case DONE:
         EXPECT(message->number == answered && answered < given);
         slot = &slots[answered % SLOTS];
-        slot->answered = 1;
         if (answered++ % READ_EACH == 0)
             read_back(slot->number % SLOTS);
         break;

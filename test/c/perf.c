@@ -90,9 +90,7 @@ static void poll_once(void)
         return;
     check_ok("a completion", code);
     const DAT_DTO_COMPLETION_EVENT_DATA *dto = &event.event_data.dto_completion_event_data;
-    if (event.event_number != DAT_DTO_COMPLETION_EVENT || dto->status != DAT_DTO_SUCCESS)
-        fail("perf: event 0x%x with status %u, expected a completion with status 0", (unsigned)event.event_number,
-             (unsigned)dto->status);
+    check_completion(&event);
     if (dto->user_cookie.as_64 < SENT) {
         last = (long)dto->user_cookie.as_64;
         received++;

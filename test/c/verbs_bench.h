@@ -115,15 +115,6 @@ static void post_read(void)
     OK(dat_ep_post_rdma_read(ep, 1, &in, cookie, &remote, DAT_COMPLETION_DEFAULT_FLAG));
 }
 
-/* Checks that the event is a successful completion. */
-static void check_completion(const DAT_EVENT *event)
-{
-    if (event->event_number != DAT_DTO_COMPLETION_EVENT
-        || event->event_data.dto_completion_event_data.status != DAT_DTO_SUCCESS)
-        fail("event 0x%x with status %d, expected a completion with status 0", (unsigned)event->event_number,
-             (int)event->event_data.dto_completion_event_data.status);
-}
-
 /* Dequeues an event if one is queued. Returns whether there was one. */
 static int dequeue(DAT_EVD_HANDLE evd, DAT_EVENT *event)
 {
