@@ -6,7 +6,6 @@
 
 use std::path::PathBuf;
 use std::process::Command;
-use std::sync::Mutex;
 use std::time::Duration;
 
 use dapl_test::run::{self, Run, SM0, Sandbox};
@@ -231,9 +230,6 @@ fn dtest_connects_to_qualifiers_above_32_bits() {
 
 #[test]
 fn dtest_leaks_no_memory() {
-    /// Held during a run, so that at most one pair of valgrinds runs.
-    static VALGRIND_LOCK: Mutex<()> = Mutex::new(());
-    let _one = VALGRIND_LOCK.lock();
     if !run::has_tool("valgrind") {
         println!("skipped: valgrind is missing; install the Debian package valgrind");
         return;

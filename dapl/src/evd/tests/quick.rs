@@ -31,14 +31,14 @@ fn dequeue_wait_and_resize_find_completions_in_the_poll_buffer() {
 fn empty_check_of_an_evd_finds_completions_that_a_poll_is_taking() {
     let opened = fake::open(c"evd-quick with empty checks");
     let evd = Evh::new(&opened, 8, ALL);
-    let unsignalled =
-        |cookie| Completion { token: Token { unsignalled: true, ..done(cookie).token }, ..done(cookie) };
+    let unsignalled = |cookie| Completion { token: Token { unsignalled: true, ..done(cookie).token }, ..done(cookie) };
     let empty = || assert_eq!(evd.dequeue().0, DAT_QUEUE_EMPTY);
     empty();
     (1..=3).for_each(|cookie| evd.cq().put(done(cookie)));
     assert_eq!([evd.dequeue().1, evd.dequeue().1, evd.dequeue().1], [1, 2, 3], "all stay in the buffer");
     empty();
-    [done(4), unsignalled(5)].map(|done| evd.cq().put(done));
+    evd.cq().put(done(4));
+    evd.cq().put(unsignalled(5));
     assert_eq!([evd.dequeue().1, evd.dequeue().1], [4, 5], "the second is queued");
     empty();
     (6..=7).for_each(|cookie| evd.cq().put(done(cookie)));
