@@ -2,9 +2,9 @@
 //! parameters. The connection managers `socket` and `none` use it, because they do not query the subnet manager for a
 //! path.
 //!
-//! On Ethernet each packet has a global route header with both GIDs; on InfiniBand only if `DAPL_GLOBAL_ROUTING` is
-//! 1. The limits of RDMA reads are those of the EP; the limit of outgoing reads is reduced to the number that the
-//!    peer accepts, if the peer has sent it.
+//! On Ethernet each packet has a global route header with both GIDs, on InfiniBand only with `DAPL_GLOBAL_ROUTING=1`.
+//! The limits of RDMA reads are those of the EP; the limit of outgoing reads is reduced to the number that the peer
+//! accepts, if the peer has sent it.
 #![forbid(unsafe_code)]
 
 use std::fmt::{self, Display, Formatter};
