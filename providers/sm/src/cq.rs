@@ -122,6 +122,14 @@ impl CqCore {
         }
     }
 
+    /// Adds a new connection to the list while the list is short. Then the first polls find the first messages, and
+    /// need not wait until the engine adds the connection.
+    pub(crate) fn add_new(&self, conn: Arc<dyn PolledConnection>) {
+        if self.active.lock().conns.len() < MAX_IDLE_POLLED {
+            self.add_active(conn);
+        }
+    }
+
     /// Removes a connection from the list. Has no effect while another thread uses the list: a poll removes connections
     /// that have ended, and the other ones stay.
     pub(crate) fn remove_connection(&self, conn: &dyn PolledConnection) {

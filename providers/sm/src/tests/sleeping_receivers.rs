@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use dapl_software::cq::CompletionList;
 
 use super::*;
+use crate::cq::PolledConnection;
 
 /// Environment variable that sets the number of waits, for example `DAPL_TEST_WAITS=10000000`.
 const WAITS: &str = "DAPL_TEST_WAITS";
@@ -117,6 +118,25 @@ fn first_message_of_a_new_connection_wakes_its_receiver() {
             from.qp.post_send(&wr(Op::Send { solicited: false }, &[], 7)).unwrap();
             to.sleeper.sleep();
             assert_eq!(to.cq.poll(&mut [Completion::default()]), 1);
+        }
+    }
+}
+
+/// No engine thread has to run between the poll and the first message.
+#[test]
+fn first_poll_begins_to_poll_a_new_connection_without_traffic() {
+    let base = TestBase::new("first-poll");
+    let (a, b) = (base.open(), base.open());
+    let [one, two] = [&a, &b].map(SleepingReceiver::new);
+    connect(&a, &b, 0, &one.qp, &two.qp);
+    // If a poll came before the end of set-up, set-up itself would begin to poll the connection.
+    std::thread::sleep(Duration::from_millis(20));
+    for side in [&one, &two] {
+        assert!(!side.qp.0.is_polled());
+        let end = Instant::now() + Duration::from_secs(10);
+        while !side.qp.0.is_polled() {
+            assert!(Instant::now() < end, "the connection is not polled");
+            assert_eq!(side.cq.poll(&mut [Completion::default()]), 0);
         }
     }
 }

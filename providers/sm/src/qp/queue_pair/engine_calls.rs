@@ -138,6 +138,9 @@ impl ConnectionHandler for QpCore {
                 return self.end_with_fault(fault);
             }
         }
+        if let Some(me) = self.me.upgrade() {
+            self.context.cqs().for_each(|cq| cq.add_new(me.clone()));
+        }
         self.serve();
     }
 
