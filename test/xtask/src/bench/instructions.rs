@@ -1,4 +1,5 @@
-//! `cargo xtask bench instructions`: user-space instructions of each call, counted by valgrind's callgrind.
+//! `cargo xtask bench instructions`: user-space instructions of each call, counted by valgrind's callgrind, and how
+//! many of them are atomic read-modify-writes.
 //!
 //! `test/c/instructions.c` has both endpoints in one thread. It runs twice, with different numbers of transfers. The
 //! difference of the two instruction counts, divided by the difference of these numbers, excludes setup and shutdown.
@@ -16,6 +17,7 @@
 //! `instructions` compares new counts with the table there. The verbs provider runs over a fake device (`fake_device`).
 #![forbid(unsafe_code)]
 
+mod atomics;
 mod fake_device;
 mod profile;
 
@@ -28,6 +30,7 @@ use dapl_test::run::{SM0, Sandbox, USNIC0};
 use dapl_test::stage::{Profile, Stage, stage, target_directory, workspace};
 use serde_json::{Value, json};
 
+use self::atomics::Atomics;
 use self::fake_device::{FakeDevice, VERBS0};
 use self::profile::Layers;
 
@@ -158,8 +161,8 @@ pub(crate) fn instructions(providers: &[String], write: bool) -> Result {
             for n in 0..SIZES.len() {
                 table += &layers.get(n).map_or(" |".to_owned(), |layers| format!(" {:.0} |", layers.total()));
             }
-            let Layers { libdat, object, provider: own, libraries, .. } = layers[0];
-            table += &format!(" {libdat:.0} | {object:.0} | {own:.0} | {libraries:.0} |");
+            let Layers { libdat, object, provider: own, libraries, atomics, .. } = layers[0];
+            table += &format!(" {libdat:.0} | {object:.0} | {own:.0} | {libraries:.0} | {atomics:.1} |");
             if provider == "verbs" {
                 table += &bench.beside_device(row, layers[0].device)?;
             }
@@ -168,7 +171,7 @@ pub(crate) fn instructions(providers: &[String], write: bool) -> Result {
                 json!({"provider": provider, "call": row.name, "bytes": size, "instructions": layers.total().round(),
                     "libdat": layers.libdat.round(), "object_layer": layers.object.round(),
                     "provider_code": layers.provider.round(), "libraries": layers.libraries.round(),
-                    "fake_device": layers.device.round()})
+                    "fake_device": layers.device.round(), "atomics": (layers.atomics * 10.0).round() / 10.0})
             }));
         }
         tables.push((provider, table));
@@ -202,12 +205,20 @@ pub(crate) fn check() -> Result {
     }
     let (bench, mut worse) = (Bench::new()?, Vec::new());
     for (provider, adapter, registry) in ADAPTERS {
-        let table = counts(&page, provider)?;
+        let (table, atomics) = (cells(&page, provider, 0)?, cells(&page, provider, ATOMICS)?);
         for row in ROWS.iter().filter(|row| row.providers.contains(&provider)) {
-            let now = bench.count(adapter, registry, row, SIZES[0])?.total();
-            let before =
-                *table.get(row.name).ok_or_else(|| format!("{PAGE} has no count of {} over {provider}", row.name))?;
+            let layers = bench.count(adapter, registry, row, SIZES[0])?;
+            let of_row = |table: &HashMap<String, f64>| {
+                let cell = table.get(row.name).copied();
+                cell.ok_or_else(|| format!("{PAGE} has no count of {} over {provider}", row.name))
+            };
+            let (now, before) = (layers.total(), of_row(&table)?);
             println!("{provider}: {}: {now:.0} instructions, {before:.0} in the table", row.name);
+            let most = of_row(&atomics)? * WIDE_TOLERANCE + 0.1;
+            if layers.atomics > most {
+                let now = layers.atomics;
+                worse.push(format!("{provider}: {}: {now:.1} atomics, expected at most {most:.1}", row.name));
+            }
             if now > before * row.tolerance() {
                 let most = before * row.tolerance();
                 worse.push(format!(
@@ -224,7 +235,7 @@ pub(crate) fn check() -> Result {
 fn header(provider: &str) -> String {
     let sizes = SIZES.map(|size| format!(" {size} B |")).concat();
     let device = if provider == "verbs" { " fake device | bare verbs |" } else { "" };
-    let columns = format!("| {provider} |{sizes} libdat | object layer | provider | libraries |{device}");
+    let columns = format!("| {provider} |{sizes} libdat | object layer | provider | libraries | atomics |{device}");
     let line = "---|".repeat(columns.matches('|').count() - 1);
     format!("{columns}\n|{line}\n")
 }
@@ -260,8 +271,11 @@ fn with_tables(page: &str, compiler: &str, tables: &[(&str, String)]) -> Result<
     Ok(format!("{before}{BEGIN}{head}{all}{END}{after}"))
 }
 
-/// Counts for the first size in a provider's table, by row name.
-fn counts(page: &str, provider: &str) -> Result<HashMap<String, f64>> {
+/// Index of the column "atomics" among the columns with numbers. The first column is the count for the first size.
+const ATOMICS: usize = 7;
+
+/// Numbers in a column of a provider's table, by row name.
+fn cells(page: &str, provider: &str, column: usize) -> Result<HashMap<String, f64>> {
     around(page)?;
     let section = page.split_once(BEGIN).map_or("", |(_, rest)| rest);
     let rows = section.lines().skip_while(|line| !line.starts_with(&format!("| {provider} |"))).skip(2);
@@ -269,7 +283,7 @@ fn counts(page: &str, provider: &str) -> Result<HashMap<String, f64>> {
     Ok(cells
         .filter_map(|line| {
             let mut cells = line.split('|').map(str::trim);
-            Some((cells.next()?.to_owned(), cells.next()?.parse().ok()?))
+            Some((cells.next()?.to_owned(), cells.nth(column)?.parse().ok()?))
         })
         .collect())
 }
@@ -283,6 +297,7 @@ struct Bench {
     stage: Stage,
     program: PathBuf,
     device: FakeDevice,
+    atomics: Atomics,
 }
 
 impl Bench {
@@ -294,7 +309,7 @@ impl Bench {
         let program = directory.join("instructions");
         stage.compile(&program, &[&workspace().join("test/c/instructions.c")], &["-O2"]);
         let device = FakeDevice::new(&stage, &directory)?;
-        Ok(Bench { stage, program, device })
+        Ok(Bench { stage, program, device, atomics: Atomics::default() })
     }
 
     fn count(&self, adapter: &str, registry: &str, row: &Row, size: u32) -> Result<Layers> {
@@ -346,6 +361,7 @@ impl Bench {
         let toggle = format!("--toggle-collect={}*", row.function);
         let program = program.to_string_lossy();
         let mut callgrind = vec!["--tool=callgrind", "--fair-sched=yes", &output, &toggle];
+        callgrind.extend(["--dump-instr=yes", "--compress-pos=no"]);
         if row.parts != Parts::None {
             callgrind.extend(["--combine-dumps=yes", "--dump-before=counted_part*"]);
         }
@@ -358,7 +374,7 @@ impl Bench {
         run_quietly(&mut command)?;
         let text = fs::read_to_string(&profile).map_err(|error| format!("{}: {error}", profile.display()))?;
         let _ = fs::remove_file(&profile);
-        Ok(Layers::of_parts(&text))
+        Layers::of_parts(&text, &self.atomics)
     }
 }
 
@@ -383,7 +399,7 @@ mod tests {
         assert!(page.starts_with("before\n") && page.ends_with("after\n"));
         let page = with_tables(&page, "rustc 1", &[("usnic", table("usnic", 9))]).unwrap();
         for (provider, count) in tables([1, 9, 3]) {
-            assert_eq!(counts(&page, provider).unwrap()["post_send"], f64::from(count), "{provider}");
+            assert_eq!(cells(&page, provider, 0).unwrap()["post_send"], f64::from(count), "{provider}");
         }
         assert!(with_tables(&page, "rustc 2", &all[1..]).is_err());
     }
@@ -392,8 +408,10 @@ mod tests {
     fn page_has_a_count_of_every_call() {
         let page = fs::read_to_string(workspace().join(PAGE)).unwrap();
         for (provider, ..) in ADAPTERS {
-            let (counts, mut rows) = (counts(&page, provider).unwrap(), ROWS.iter());
-            let is_there = |row: &Row| counts.get(row.name).is_some_and(|count| *count > 0.0);
+            let (counts, mut rows) = (cells(&page, provider, 0).unwrap(), ROWS.iter());
+            let atomics = cells(&page, provider, ATOMICS).unwrap();
+            let is_there =
+                |row: &Row| counts.get(row.name).is_some_and(|count| *count > 0.0) && atomics.contains_key(row.name);
             assert!(rows.all(|row| !row.providers.contains(&provider) || is_there(row)), "{provider}: {counts:?}");
         }
     }

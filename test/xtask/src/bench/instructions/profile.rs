@@ -1,10 +1,12 @@
-//! Parses callgrind's profile into instructions per layer.
+//! Parses callgrind's profile into instructions per layer, and counts the atomic ones.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
 use std::path::Path;
 
+use super::atomics::Atomics;
 use super::fake_device;
+use crate::Result;
 
 /// Directory of the programs whose calls are counted; the profile contains its name.
 pub(super) const PROGRAMS: &str = "counted";
@@ -21,6 +23,8 @@ pub(super) struct Layers {
     pub(super) device: f64,
     /// The calling program; not part of the total.
     pub(super) program: f64,
+    /// Atomic read-modify-writes among the instructions of the total.
+    pub(super) atomics: f64,
 }
 
 impl Layers {
@@ -38,6 +42,7 @@ impl Layers {
             libraries: slope(first.libraries, second.libraries),
             device: slope(first.device, second.device),
             program: slope(first.program, second.program),
+            atomics: slope(first.atomics, second.atomics),
         }
     }
 
@@ -53,11 +58,13 @@ impl Layers {
             libraries: sum.libraries + part.libraries,
             device: sum.device + part.device,
             program: sum.program + part.program,
+            atomics: sum.atomics + part.atomics,
         })
     }
 
-    /// Parses callgrind's output, which may have several parts.
-    pub(super) fn of_parts(profile: &str) -> Vec<Layers> {
+    /// Parses callgrind's output, which may have several parts. Each line of costs begins with the address of an
+    /// instruction.
+    pub(super) fn of_parts(profile: &str, known: &Atomics) -> Result<Vec<Layers>> {
         let (mut parts, mut names) = (vec![Layers::default()], HashMap::new());
         let (mut object, mut file, mut is_call) = (String::new(), String::new(), false);
         for line in profile.lines() {
@@ -84,35 +91,72 @@ impl Layers {
                     "fl" | "fi" | "fe" => file = name,
                     _ => {}
                 }
-            } else if let Some((_, cost)) = line
-                .split_once(' ')
-                .filter(|_| line.starts_with(['+', '-', '*', '0', '1', '2', '3', '4', '5', '6', '7', '8', '9']))
-            {
+            } else if let Some((address, cost)) = instruction(line) {
                 // The line after "calls=" is the inclusive cost of the callee, whose own lines are counted
                 // separately.
                 if !std::mem::take(&mut is_call) {
-                    *layers.of(&object, &file) += cost.trim().parse().unwrap_or(0.0);
+                    let layer = Layer::of(&object, &file);
+                    *layers.of(layer) += cost;
+                    if layer.is_in_total() && known.has(&object, address)? {
+                        layers.atomics += cost;
+                    }
                 }
             }
         }
-        parts
+        Ok(parts)
     }
 
-    fn of(&mut self, object: &str, file: &str) -> &mut f64 {
-        if Path::new(object).parent().is_some_and(|directory| directory.ends_with(PROGRAMS)) {
-            &mut self.program
-        } else if object.contains(fake_device::LIBRARY) {
-            &mut self.device
-        } else if object.contains("libdat.so") {
-            &mut self.libdat
-        } else if file.contains("dapl/src/") {
-            &mut self.object
-        } else if file.contains("providers/") {
-            &mut self.provider
-        } else {
-            &mut self.libraries
+    fn of(&mut self, layer: Layer) -> &mut f64 {
+        match layer {
+            Layer::Libdat => &mut self.libdat,
+            Layer::Object => &mut self.object,
+            Layer::Provider => &mut self.provider,
+            Layer::Libraries => &mut self.libraries,
+            Layer::Device => &mut self.device,
+            Layer::Program => &mut self.program,
         }
     }
+}
+
+/// The layer to which an instruction belongs.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Layer {
+    Libdat,
+    Object,
+    Provider,
+    Libraries,
+    Device,
+    Program,
+}
+
+impl Layer {
+    /// The layer of a shared object's code that was compiled from this source file.
+    fn of(object: &str, file: &str) -> Self {
+        if Path::new(object).parent().is_some_and(|directory| directory.ends_with(PROGRAMS)) {
+            Layer::Program
+        } else if object.contains(fake_device::LIBRARY) {
+            Layer::Device
+        } else if object.contains("libdat.so") {
+            Layer::Libdat
+        } else if file.contains("dapl/src/") {
+            Layer::Object
+        } else if file.contains("providers/") {
+            Layer::Provider
+        } else {
+            Layer::Libraries
+        }
+    }
+
+    fn is_in_total(self) -> bool {
+        !matches!(self, Layer::Device | Layer::Program)
+    }
+}
+
+/// Parses a line of costs: the address, the line of the source file, and the number of executed instructions.
+fn instruction(line: &str) -> Option<(u64, f64)> {
+    let mut words = line.split(' ');
+    let address = u64::from_str_radix(words.next()?.strip_prefix("0x")?, 16).ok()?;
+    Some((address, words.nth(1)?.parse().ok()?))
 }
 
 #[cfg(test)]
@@ -121,24 +165,34 @@ mod tests {
 
     #[test]
     fn costs_of_lines_count_for_their_layer_and_inclusive_costs_of_calls_do_not() {
-        let profile = "events: Ir\n\nob=(9) /p/counted/instructions\nfl=(9) instructions.c\nfn=(9) counted_send\n30 4\n\nob=(1) /p/lib/libdat.so.1\nfl=(1) dat/src/thunk/pass.rs\nfn=(1) dat_ep_post_send\n20 16\n\
-            cob=(2) /p/lib/libdaplsm.so.1\ncfi=(2) /w/dapl/src/ep/dapl_post.rs\ncfn=(2) dapl_ep_post_send\ncalls=2 30\n20 900\n\n\
-            ob=(2)\nfl=(2)\nfn=(2)\n+1 80\nfi=(3) /w/providers/sm/src/qp/ring.rs\n* 40\nfi=(4) /rustc/library/core/src/num.rs\n-3 5\nfe=(2)\n+2 1\n\n\
-            ob=(5) /p/fake/libibverbs.so.1\nfl=(5) fake_verbs.c\nfn=(5) post_send\n7 7\n";
-        let layers = Layers::of_parts(profile)[0];
-        assert_eq!(
-            layers,
-            Layers { libdat: 16.0, object: 81.0, provider: 40.0, libraries: 5.0, device: 7.0, program: 4.0 }
-        );
+        let profile = "events: Ir\n\nob=(9) /p/counted/instructions\nfl=(9) instructions.c\nfn=(9) counted_send\n0x10 30 4\n\nob=(1) /p/lib/libdat.so.1\nfl=(1) dat/src/thunk/pass.rs\nfn=(1) dat_ep_post_send\n0x20 20 16\n\
+            cob=(2) /p/lib/libdaplsm.so.1\ncfi=(2) /w/dapl/src/ep/dapl_post.rs\ncfn=(2) dapl_ep_post_send\ncalls=2 30\n0x24 20 900\n\n\
+            ob=(2)\nfl=(2)\nfn=(2)\n0x30 1 80\nfi=(3) /w/providers/sm/src/qp/ring.rs\n0x34 1 40\n\
+            fi=(4) /rustc/library/core/src/num.rs\n0x38 3 5\nfe=(2)\n0x3c 2 1\n\n\
+            ob=(5) /p/fake/libibverbs.so.1\nfl=(5) fake_verbs.c\nfn=(5) post_send\n0x30 7 7\n";
+        let atomics =
+            Atomics::of_listings(&[("/p/lib/libdat.so.1", ""), ("/p/lib/libdaplsm.so.1", "  34:\tlock incl (%rax)\n")]);
+        let layers = Layers::of_parts(profile, &atomics).unwrap()[0];
+        let expected = Layers {
+            libdat: 16.0,
+            object: 81.0,
+            provider: 40.0,
+            libraries: 5.0,
+            device: 7.0,
+            program: 4.0,
+            atomics: 40.0,
+        };
+        assert_eq!(layers, expected);
         let more = Layers { libdat: 36.0, device: 9.0, ..layers };
         assert_eq!(Layers::per_count(layers, more, [10, 20]).total(), 2.0);
     }
 
     #[test]
     fn each_part_has_its_own_costs_and_uses_names_of_earlier_parts() {
-        let profile = "part: 1\nob=(2) /p/lib/libdaplsm.so.1\nfl=(2) /w/dapl/src/ep/dapl_post.rs\nfn=(2) a\n20 900\n\
-            part: 2\nob=(2)\nfl=(2)\nfn=(2)\n+1 80\n\npart: 3\ntotals: 0\n";
-        let parts = Layers::of_parts(profile);
+        let profile = "part: 1\nob=(2) /p/lib/libdaplsm.so.1\nfl=(2) /w/dapl/src/ep/dapl_post.rs\nfn=(2) a\n0x20 20 900\n\
+            part: 2\nob=(2)\nfl=(2)\nfn=(2)\n0x24 21 80\n\npart: 3\ntotals: 0\n";
+        let atomics = Atomics::of_listings(&[("/p/lib/libdaplsm.so.1", "")]);
+        let parts = Layers::of_parts(profile, &atomics).unwrap();
         assert_eq!(parts.iter().map(|part| part.object).collect::<Vec<_>>(), [0.0, 900.0, 80.0, 0.0]);
         assert_eq!((Layers::sum(&parts).object, parts[2].divided_by(40).object), (980.0, 2.0));
     }
