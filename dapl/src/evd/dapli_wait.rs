@@ -1,6 +1,7 @@
-//! A wait on an EVD as a sequence of steps: poll, spin, poll, arm the CQ, sleep, poll again.
+//! A wait on an EVD in steps, between which the thread sleeps. The first step polls, spins, polls again and arms the
+//! CQ; a step after a sleep polls and arms the CQ.
 //!
-//! `dapl_evd_wait` runs the steps and sleeps between them. A sleeping thread holds no lock and no reference. After the
+//! `dapl_evd_wait` runs the steps and makes the sleeps. A sleeping thread holds no lock and no reference. After the
 //! sleep it finds the EVD by its id, and its waiter in the EVD by a token.
 #![forbid(unsafe_code)]
 

@@ -104,7 +104,7 @@ fn waiter_for_messages_is_always_woken() {
 }
 
 /// The wake-up flags of a new connection are already set when it is created. The engine sets them again only after
-/// traffic, so connection set-up executes no barrier on other CPUs.
+/// traffic or after a thread has polled, so connection set-up itself executes no barrier on other CPUs.
 #[test]
 fn first_message_of_a_new_connection_wakes_its_receiver() {
     let base = TestBase::new("first-message");

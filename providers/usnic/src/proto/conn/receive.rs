@@ -252,8 +252,9 @@ impl<D: PostedData> Conn<D> {
         self.complete_ended_requests(host);
     }
 
-    /// Handles a packet that was not accepted: requests an ack, which does not cover the packet, and refuses an invalid
-    /// packet.
+    /// Handles a packet that was not accepted: requests an ack, which does not cover the packet. An invalid response
+    /// ends the connection. An invalid request is refused, which also ends the connection, if it is the next packet in
+    /// order and all earlier requests are complete.
     #[cold]
     fn reject_packet(&mut self, psn: Psn, arrival: Arrival, reason: NotAccepted, host: &mut impl ConnCallbacks<D>) {
         self.acks.request_ack();

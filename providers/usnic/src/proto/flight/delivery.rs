@@ -19,7 +19,8 @@ pub(crate) struct PacketState {
     is_app_limited: bool,
 }
 
-/// Rate sample of an ack (draft, 4.1.2.1.3 and 2.3).
+/// Rate sample of an ack (draft, 4.1.2.1.3 and 2.3). "The acked packet" is the one that was sent last among the newly
+/// acked packets.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct RateSample {
     /// Delivery rate in bytes per second, or 0 if the interval was too short for a reliable value.

@@ -9,7 +9,7 @@ use std::collections::HashSet;
 enum ModelStep {
     Send(u32),
     Ack(i32, Vec<(i32, i32)>),
-    /// Retransmits this number of packets that are queued for retransmission.
+    /// Retransmits up to this number of the packets that are queued for retransmission.
     Resend(u32),
     /// Records a retransmission of this packet, whatever its state, and replaces its retransmission data by equal data.
     Again(i32),
