@@ -43,7 +43,8 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/endpoints 4.3": disconnected_ep_accepts_and_flushes_posts,
         "spec/endpoints 4.3": disconnect_of_a_pending_connect_flushes_receives,
         "spec/endpoints 5.6": disconnect_of_many_eps_queues_one_event_each,
-        "spec/endpoints 14.6": disconnect_of_a_pending_connect_is_reported_to_the_peer => pair(client_gives_up, server_accepts_too_late),
+        "spec/endpoints 14.6": disconnect_of_a_pending_connect_makes_a_later_accept_report_an_error
+            => pair(client_gives_up, server_accepts_too_late),
         "spec/endpoints 14.6": disconnect_of_a_pending_accept_is_reported_to_the_peer => pair(client_gets_disconnected, server_disconnects_in_cmp).only_two(),
         "spec/endpoints 14.6": free_of_an_ep_with_a_pending_accept_is_reported_to_the_peer => pair(client_gets_disconnected, server_frees_in_cmp).only_two(),
         "spec/endpoints 4.1": pending_accept_holds_sends_until_established => pair(held_client, held_server).only_two(),

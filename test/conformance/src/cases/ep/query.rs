@@ -39,7 +39,8 @@ fn ep_query_without_out_pointer_returns_invalid_arg3(ctx: &Ctx) {
     bad_arg(dat_ep_query(ep.h(), 0, null_mut()), 3);
 }
 
-/// A record with values that no EP has, so that each write is visible.
+/// A record whose state and port qualifiers no EP of these cases has, so that a query that fills in the record is
+/// noticed.
 fn marked() -> DAT_EP_PARAM {
     DAT_EP_PARAM { ep_state: 77, local_port_qual: 78, remote_port_qual: 79, ..zeroed() }
 }

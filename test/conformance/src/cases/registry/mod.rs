@@ -1,4 +1,4 @@
-//! The registry as consumers use it, and the names of return codes.
+//! The registry: the list of providers, providers that a program registers, and the names of return codes.
 #![forbid(unsafe_code)]
 
 mod add;

@@ -41,7 +41,8 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 1.3": srq_completions_wake_a_waiter => served(srq_completions_wake_a_waiter),
         "spec/events 3.6": srq_completions_trigger_a_cno => served(srq_completions_trigger_a_cno),
         "spec/events 4.8": srq_ep_refuses_post_recv_while_connected_and_disconnected => served(srq_ep_refuses_post_recv_while_connected_and_disconnected),
-        "spec/events 5.5": srq_recv_query_is_at_most_the_consumed_receives => served(srq_recv_query_is_at_most_the_consumed_receives),
+        "spec/events 5.5": ep_recv_query_counts_only_incomplete_srq_receives_of_the_ep
+            => served(ep_recv_query_counts_only_incomplete_srq_receives_of_the_ep),
         "spec/endpoints 5.9": srq_ep_status_is_idle_while_a_message_waits_for_a_receive => served(srq_ep_status_is_idle_while_a_message_waits_for_a_receive),
         "spec/events 6": srq_on_both_endpoints_delivers_messages_in_order => pair(each_talks, each_talks).needs(Need::Srq),
     ]
@@ -405,7 +406,7 @@ fn srq_ep_refuses_post_recv_while_connected_and_disconnected(_: &Ctx, peer: &Pee
     refused(refuse(), DAT_INVALID_STATE, DAT_INVALID_STATE_SRQ_IN_USE);
 }
 
-fn srq_recv_query_is_at_most_the_consumed_receives(_: &Ctx, peer: &Peer, pool: &Pool) {
+fn ep_recv_query_counts_only_incomplete_srq_receives_of_the_ep(_: &Ctx, peer: &Peer, pool: &Pool) {
     const LONG: usize = 200_000;
     let (ep, idle) = (peer.connected(pool), peer.connected(pool));
     let memory = pool.ia.memory(&pool.pz, LONG);
