@@ -38,11 +38,10 @@ pub(crate) fn render(page: &Page, synopsis: &[String], foot: &Footer<'_>) -> Str
 }
 
 fn blocks(out: &mut String, blocks: &[Block]) {
-    let mut is_first = true;
-    for block in blocks {
+    for (at, block) in blocks.iter().enumerate() {
         match block {
             Block::Text(text) => {
-                if !is_first {
+                if at > 0 {
                     *out += ".PP\n";
                 }
                 line(out, text);
@@ -57,14 +56,12 @@ fn blocks(out: &mut String, blocks: &[Block]) {
                 line(out, text);
             }
             Block::Code(lines) => {
-                if !is_first {
+                if at > 0 {
                     *out += ".PP\n";
                 }
                 code(out, lines);
             }
-            Block::Heading(heading) => *out += &format!(".SS {}\n", plain(heading)),
         }
-        is_first = matches!(block, Block::Heading(_));
     }
 }
 

@@ -1,7 +1,8 @@
 //! Parser of manual pages in `docs/man/`: a small subset of Markdown, so that they can be read in place.
 //!
 //! The first line is `# name(section) - description`. Paragraphs, `-` lists, fenced code and `##` headings follow. A
-//! list whose items begin with code and a colon explains terms. Tables are not supported. The parser does no I/O.
+//! list whose items begin with code and a colon explains terms. Tables and other headings are not supported. The parser
+//! does no I/O.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeSet;
@@ -30,8 +31,6 @@ pub(crate) enum Block {
     Point(String),
     /// Code, line by line.
     Code(Vec<String>),
-    /// A heading within a section.
-    Heading(String),
 }
 
 /// Parses the Markdown source of a page.
@@ -44,8 +43,6 @@ pub(crate) fn parse(text: &str) -> Result<Page, String> {
         let blocks = sections.last_mut().map_or(&mut description, |(_, blocks)| blocks);
         if let Some(heading) = line.strip_prefix("## ") {
             sections.push((heading.to_owned(), Vec::new()));
-        } else if let Some(heading) = line.strip_prefix("### ") {
-            blocks.push(Block::Heading(heading.to_owned()));
         } else if line.starts_with("```") {
             blocks.push(Block::Code(lines.by_ref().take_while(|line| *line != "```").map(str::to_owned).collect()));
         } else if !line.is_empty() {
@@ -67,7 +64,7 @@ fn title(line: &str) -> Option<(String, u8, String)> {
 
 /// Whether a line begins a new element.
 fn is_opening(line: &str) -> bool {
-    ["- ", "```", "## ", "### "].iter().any(|opening| line.starts_with(opening))
+    ["- ", "```", "## "].iter().any(|opening| line.starts_with(opening))
 }
 
 fn block(text: String) -> Block {
