@@ -1,7 +1,7 @@
 //! Cost of idle endpoints for a thread that polls their EVD: `test/c/many_endpoints.c` with growing numbers of
 //! endpoints.
 //!
-//! There is no peer: figures are compared with the figures for two endpoints.
+//! No other program is measured: figures are compared with the figures for two endpoints.
 #![forbid(unsafe_code)]
 
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Measurements without a peer: many connections on one EVD, connection rate, memory per idle endpoint, latency
-//! percentiles. The bench `sm` adds the message rate into one process.
+//! Measurements that are not compared with another program: many connections on one EVD, connection rate, memory per
+//! idle endpoint, latency percentiles. The bench `sm` adds the message rate into one process.
 #![forbid(unsafe_code)]
 
 use super::chart::HorizontalAxis;

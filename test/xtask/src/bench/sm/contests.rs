@@ -18,7 +18,7 @@ pub(super) fn contests(effort: Effort) -> Vec<Contest> {
     [pingpongs(effort), patterns, streams(effort), like_mpi(effort), absolutes(effort)].into_iter().flatten().collect()
 }
 
-/// Contests of MPI patterns, without a peer or with UCX over shared memory. Long messages are also compared with UCX
+/// Contests of MPI patterns, alone or with UCX over shared memory. Long messages are also compared with UCX
 /// restricted to copies by the kernel, and with this project's sends of the same size.
 fn like_mpi(effort: Effort) -> Vec<Contest> {
     /// UCX transports without shared memory, so that the kernel copies. TCP only sets up the connections.

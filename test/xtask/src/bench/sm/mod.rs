@@ -1,5 +1,5 @@
-//! The sm bench: contests with the targets S1 to S9 and others, measurements without a peer (`scale`), and figures over
-//! message sizes.
+//! The sm bench: contests with the targets S1 to S9 and others, measurements that are not compared with another program
+//! (`scale`), and figures over message sizes.
 //!
 //! The submodules list what is measured; the modules of `bench` measure and print. The table marks the targets that are
 //! met; the exit status shows only whether everything could be measured.

@@ -1,5 +1,5 @@
-//! Measurements of sm without a peer: latency percentiles, many connections, connection rate and memory as in the bench
-//! `usnic`, and the message rate of one and of two senders.
+//! Measurements of sm that are not compared with another program: latency percentiles, many connections, connection
+//! rate and memory as in the bench `usnic`, and the message rate of one and of two senders.
 #![forbid(unsafe_code)]
 
 use crate::bench::ours::PerfArguments;

@@ -1,6 +1,6 @@
 //! The usnic provider compared with sockperf, iperf3 and libfabric: contests with the targets U1 to U7 and others, and
-//! figures over sizes and over packet loss. Also measurements without a peer: percentiles, many connections, connection
-//! rate, memory.
+//! figures over sizes and over packet loss. Also measurements that are not compared with another program: percentiles,
+//! many connections, connection rate, memory.
 //!
 //! This module and its submodules list what is measured; the modules of `bench` measure and print. Loss is measured
 //! between network namespaces, with the same drop rule for all programs. The table marks which targets are met; the
