@@ -78,7 +78,7 @@ pub static DAPL: SettingsTable = SettingsTable {
             name: "",
             variable: "DAPL_DBG_IO_TRC_FILE",
             values: Values::Text("none"),
-            meaning: "a file; when it is touched, providers write all traces",
+            meaning: "a file; when its modification time changes, providers log the traces of all endpoints",
         },
     ],
 };

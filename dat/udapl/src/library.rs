@@ -137,7 +137,8 @@ impl Library {
     /// Opens the `libdat.so.1` that the dynamic loader finds.
     ///
     /// # Errors
-    /// [`Error::Library`] if it is not found, or lacks one of the [`Functions`] other than `dats_get_ia_handle`.
+    /// [`Error::Library`] if the dynamic loader cannot find or load it, or if it lacks one of the [`Functions`] other
+    /// than `dats_get_ia_handle`.
     pub fn load() -> Result<Self> {
         Self::load_from("libdat.so.1")
     }
