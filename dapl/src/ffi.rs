@@ -175,7 +175,7 @@ impl Agent {
         unsafe { (self.function)(self.data as DAT_PVOID, evd as DAT_EVD_HANDLE) };
     }
 
-    /// Returns the agent as the consumer passed it.
+    /// Converts an armed agent to the record that a consumer passes; null pointers for no agent.
     pub fn as_passed(agent: Option<Self>) -> DAT_OS_WAIT_PROXY_AGENT {
         DAT_OS_WAIT_PROXY_AGENT {
             instance_data: agent.map_or(std::ptr::null_mut(), |agent| agent.data as DAT_PVOID),

@@ -42,7 +42,7 @@ pub(super) struct CnoState {
     pub(super) descriptor: Option<Descriptor>,
     /// Threads that are about to call an agent of this CNO, or are executing one.
     pub(super) calling: Vec<ThreadId>,
-    /// The CNO is being freed: triggers are ignored.
+    /// The CNO was freed or closed: EVDs that trigger it are no longer queued.
     pub(super) is_freed: bool,
 }
 
@@ -175,7 +175,7 @@ impl<P: Provider> Cno<P> {
 
     /// Completes a wait without registering a waiter, if an EVD has triggered or one poll of the EVDs finds an event.
     /// Returns the handle of that EVD, and whether the EVDs were polled. Does not poll while other threads wait, if the
-    /// CNO has an agent or a descriptor, or if the wait must end without an EVD.
+    /// CNO has an agent or a descriptor, if the CNO was freed, or if the wait must end without an EVD.
     #[inline]
     pub(super) fn wait_quickly(&self) -> (Option<usize>, bool) {
         let polling = loop {

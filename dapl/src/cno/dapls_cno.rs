@@ -143,7 +143,7 @@ impl<P: Provider> CnoNotification<P> {
 }
 
 impl<P: Provider> Cno<P> {
-    /// Attaches an EVD: counts it as a user of the CNO.
+    /// Attaches an EVD: counts it as a user of the CNO, and clears `CnoState::orphaned`.
     pub fn attach(cno: Arc<Self>) -> UseGuard<Self> {
         cno.inner.lock().orphaned = false;
         UseGuard::of(cno)

@@ -96,7 +96,8 @@ impl<P: Provider> Cno<P> {
         self.inner.lock().descriptor.as_ref().map(Descriptor::number)
     }
 
-    /// The agent that the next trigger calls.
+    /// The armed agent. It is called when an event arrives, when the last attached EVD is freed, or when the CNO is
+    /// closed.
     pub fn agent(&self) -> Option<Agent> {
         self.inner.lock().agent
     }

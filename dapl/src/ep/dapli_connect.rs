@@ -77,7 +77,8 @@ pub(super) fn peer_of<P: Provider>(dup: &Ep<P>) -> Result<(PeerAddress, u64)> {
     }
 }
 
-/// `dat_ep_disconnect`. Does not wait for the peer; the event DISCONNECTED reports the end of the connection.
+/// `dat_ep_disconnect`. Does not wait for the peer; the event DISCONNECTED reports the end of the connection. Has no
+/// effect on an EP that is already disconnected.
 pub(super) fn disconnect<P: Provider>(ep: &Ep<P>, graceful: bool) -> Result<()> {
     let mut core = ep.open()?;
     match (core.state, graceful) {

@@ -56,8 +56,8 @@ pub(crate) fn connection_event<P: Provider>(ep: &Ep<P>, attempt: u32, event: Con
     ep.deliver();
 }
 
-/// Reports an asynchronous error because the soft watermark was exceeded. Its reason code is specific to EPs
-/// (spec/events 14.1).
+/// Reports an asynchronous error because the soft watermark was exceeded, and removes the watermark. The reason code of
+/// the error is specific to EPs (spec/events 14.1).
 pub(crate) fn many_recvs<P: Provider>(ep: &Ep<P>) {
     const SOFT_HIGH_WATERMARK: i32 = 2;
     ep.core.lock().marks.soft = None;

@@ -106,7 +106,7 @@ struct ControlState<P: Provider> {
     /// The CR whose private data the consumer may still read. Dropped by a reset, a free or the next connection.
     kept_cr: Option<Arc<dyn Any + Send + Sync>>,
     outbox: PendingEvents<P>,
-    /// Counts of connections, and of completions in EVDs that the EP no longer uses.
+    /// Counts of connects, disconnects and resets, and of completions in EVDs that the EP no longer uses.
     counts: EpCounts,
     /// Whether the EP was freed: calls in progress then return `InvalidHandle`.
     freed: bool,

@@ -76,7 +76,8 @@ pub(super) fn resume<P: Provider>(wait: &EvdWait, cause: WakeCause) -> EvdWaitRe
     }
 }
 
-/// Removes the waiter of a thread that was cancelled in its sleep.
+/// Removes the waiter of a thread that was cancelled in its sleep. Then arms the CQ if the CNO or the descriptor
+/// depends on its notification.
 pub(super) fn clear<P: Provider>(id: ObjectId, token: u64) {
     if let Some(evd) = handle::from_id::<Evd<P>>(id) {
         let mut inner = evd.lock();

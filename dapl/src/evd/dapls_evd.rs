@@ -334,7 +334,8 @@ pub fn free<P: Provider>(evd: &Evd<P>) -> Result<()> {
     if end(evd) { Ok(()) } else { Err(Error::InvalidHandle(Handle::Plain)) }
 }
 
-/// Closes the EVD even while objects use it. A waiter returns `Aborted`, and later events are dropped.
+/// Closes the EVD even while objects use it. A waiter returns `Aborted`. Queued and later events are dropped, and
+/// queued connection requests are rejected.
 pub fn close<P: Provider>(evd: &Evd<P>) {
     end(evd);
 }

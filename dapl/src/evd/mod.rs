@@ -53,8 +53,8 @@ pub struct Evd<P: Provider> {
     inner: Mutex<EvdState<P>>,
 }
 
-/// Reports completions to the `ep` module. The trait avoids a dependency cycle, because EPs use EVDs, and EVDs report
-/// failures to EPs.
+/// Reports failed work and dequeued SRQ receives to the `ep` module. The trait avoids a dependency cycle, because EPs
+/// use EVDs, and EVDs report to EPs.
 pub(crate) trait TransferSink<P: Provider>: Send + Sync {
     /// Notifies the EP with handle `ep` of failed work before the consumer gets the completion. Called without locks.
     /// When this returns, the EP has called [`dapls_evd::take_failure`] under its own lock. Returns false if there is
@@ -122,7 +122,7 @@ impl<P: Provider> Object for Evd<P> {
     const KIND: Kind = Kind::Evd;
 }
 
-/// EPs, service points and IAs that post events to the EVD use it: it cannot be freed while they exist.
+/// EPs, service points and IAs that post events to the EVD use it: it cannot be freed while one of them uses it.
 impl<P: Provider> UseCounted for Evd<P> {
     fn uses(&self) -> &UseCount {
         &self.uses

@@ -78,7 +78,7 @@ impl EventQueue {
     /// Number of events that may be queued beyond the length. Further ones are dropped, except completions (spec/events
     /// 1.4).
     const MARGIN: usize = 1 << 16;
-    /// Number of events for which memory is allocated at creation.
+    /// Maximum number of events for which memory is allocated at creation.
     const CAPACITY: usize = 64;
 
     pub(super) fn new(length: usize) -> Self {

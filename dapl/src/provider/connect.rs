@@ -96,7 +96,8 @@ pub enum ConnectionEvent {
     Established,
     /// The peer's consumer rejected the request.
     PeerRejected,
-    /// The peer's host rejected the request: no listener, a full event queue, or a malformed request.
+    /// The peer's host rejected the request, for example because no listener has the qualifier, the event queue is
+    /// full, or the request is malformed.
     Rejected,
     /// The peer could not be found or did not reply.
     Unreachable,

@@ -81,8 +81,8 @@ pub trait Provider: QueueProvider + Sized {
     /// Errors: `ConnQualTaken` if another listener has the qualifier.
     fn listen(&self, qual: u64, id: ObjectId) -> Result<Self::Listener>;
 
-    /// Closes the IA abruptly: disconnects peers and joins the provider's threads. No event is reported after this
-    /// returns.
+    /// Closes the IA abruptly: disconnects peers and joins the provider's threads, except the calling thread. No event
+    /// is reported after this returns.
     fn close(&self);
 }
 

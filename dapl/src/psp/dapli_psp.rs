@@ -23,7 +23,8 @@ pub(super) enum RequestedQual {
 /// Creates a PSP that listens. Requests for its handle may arrive before this returns.
 ///
 /// Errors: `ConnQualInUse` if a PSP of this IA listens on the qualifier; `ConnQualTaken` for any other conflict
-/// (spec/endpoints 6.1); `ConnQualUnavailable` if no qualifier is free.
+/// (spec/endpoints 6.1); `ConnQualUnavailable` if no qualifier is free, or if the transport cannot listen on the
+/// requested one.
 pub(super) fn open<P: Provider>(
     ia: &Arc<Ia<P>>,
     at: RequestedQual,

@@ -129,7 +129,8 @@ pub(crate) fn lock_for_fork() -> impl Sized {
     STATE.lock()
 }
 
-/// Creates the logger at the first call, and makes it the logger of the process unless there is one.
+/// Creates the logger at the first call, and installs it in the `log` crate of this library, unless that has a logger
+/// already.
 pub fn install() {
     let logger = LOGGER.get_or_init(|| Logger {
         levels: variable("DAPL_DBG_TYPE", ERRORS | WARNINGS),
@@ -146,7 +147,8 @@ pub fn install() {
     }
 }
 
-/// Reads an environment variable as a number in C's notations (0x10, 010, 8).
+/// Reads an environment variable as a number in C's notations (0x10, 010, 8). Returns `default` if the variable is not
+/// set, or, with a message on stderr, if it is not a number.
 fn variable(name: &str, default: u32) -> u32 {
     let Some(text) = std::env::var_os(name) else { return default };
     match text.to_str().and_then(number) {

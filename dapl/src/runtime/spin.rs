@@ -37,9 +37,9 @@ impl SpinBudget {
         self.set(budget.saturating_mul(2).min(longest));
     }
 
-    /// Records that a spin was unsuccessful, and halves the length of the next spin. After every eighth unsuccessful
-    /// spin, the next spin has the length `longest`. Otherwise two processes that wait for each other would both go to
-    /// sleep quickly, and never detect that polling is faster.
+    /// Records that a spin was unsuccessful, and halves the length of the next spin, but not below `SHORTEST`. After
+    /// every eighth unsuccessful spin, the next spin has the length `longest`. Otherwise two processes that wait for
+    /// each other would both go to sleep quickly, and never detect that polling is faster.
     pub(crate) fn failed(&self, budget: u32, longest: u32) {
         let unsuccessful = self.unsuccessful.load(Ordering::Relaxed).wrapping_add(1);
         self.unsuccessful.store(unsuccessful, Ordering::Relaxed);

@@ -73,7 +73,7 @@ fn within(count: i32, limit: u32) -> Option<u32> {
     u32::try_from(count).ok().filter(|count| (1..=limit).contains(count))
 }
 
-/// Posts a receive, for the next message to any EP of the SRQ.
+/// Posts a receive, for a message to any EP of the SRQ.
 ///
 /// Errors: `Exhausted(Memory)` if the maximum number of receives is outstanding; those of the provider.
 pub fn post_recv<P: Provider>(srq: &Srq<P>, segments: &[Segment], cookie: u64) -> Result<()> {
@@ -88,7 +88,7 @@ pub(crate) fn reaped<P: Provider>(srq: &Srq<P>) {
     srq.outstanding.release();
 }
 
-/// Changes the capacity (spec/events 6.5).
+/// Changes the maximum number of outstanding receives (spec/events 6.5).
 pub fn resize<P: Provider>(srq: &Srq<P>, max_recvs: i32) -> Result<()> {
     let max_recvs = within(max_recvs, srq.ia.limits().max_dtos).ok_or(Error::InvalidParameter(2))?;
     let low = srq.low.lock();

@@ -56,7 +56,7 @@ pub fn code_with_arguments(of_1_2: v1::DAT_RETURN, places: &[(u32, u32)]) -> DAT
     translated & !v2::DAT_SUBTYPE_MASK | subtype
 }
 
-/// Converts a mask of `dat_ep_modify` to 1.2. The bit of the communicator, which 1.2 lacks, is dropped.
+/// Converts a mask of `dat_ep_modify` to 1.2. Drops the bit of the communicator, which 1.2 lacks, and unknown bits.
 pub fn ep_mask(mask: v2::DAT_EP_PARAM_MASK) -> v1::DAT_EP_PARAM_MASK {
     const BEFORE: v2::DAT_EP_PARAM_MASK = v2::DAT_EP_FIELD_COMM - 1;
     const MOVED: v2::DAT_EP_PARAM_MASK = (v2::DAT_EP_FIELD_SRQ_HANDLE << 1) - 1 - BEFORE - v2::DAT_EP_FIELD_COMM;

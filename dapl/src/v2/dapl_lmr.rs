@@ -14,7 +14,8 @@ use crate::lmr::{Lmr, Privileges, dapl_lmr as lmr_1_2, zero_based};
 use crate::provider::{Access, Provider};
 use crate::runtime::handle::from_handle;
 
-/// Numbers in 1.2 and 2.0 of the parameters after the virtual address type.
+/// For `code_with_arguments`: the numbers, in 1.2 and in 2.0, of the parameters after the virtual address type.
+/// Parameters after the tenth have no error code of their own.
 const PLACES: &[(u32, u32)] = &[(7, 8), (8, 9), (9, 10)];
 
 /// `dat_lmr_create`. Zero-based addresses are refused with `DAT_MODEL_NOT_SUPPORTED` if the provider does not support

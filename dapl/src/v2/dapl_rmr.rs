@@ -14,8 +14,8 @@ use crate::pz::Pz;
 use crate::rmr::{Rmr, RmrScope, dapl_rmr as rmr_1_2, dapls_rmr};
 use crate::runtime::handle::{self, from_handle};
 
-/// Numbers of the parameters in 1.2 and 2.0. In 2.0 an LMR precedes the triplet, and a virtual address type follows the
-/// privileges.
+/// For `code_with_arguments`: the numbers of the parameters in 1.2 and in 2.0. In 2.0 an LMR precedes the triplet, and
+/// a virtual address type follows the privileges.
 const PLACES: &[(u32, u32)] = &[(2, 3), (3, 4), (4, 6), (5, 7), (6, 8), (7, 9)];
 
 /// `dat_rmr_query`. For an unbound RMR, the triplet, the privileges and the remote context are zero.

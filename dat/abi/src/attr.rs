@@ -7,7 +7,8 @@ use core::ffi::c_char;
 
 use crate::types::*;
 
-/// Agent of a CNO: a function that is called once, when the CNO is triggered. `dat_cno_modify_agent` arms it again.
+/// Agent of a CNO: a function that is called once after it was armed: when the CNO is triggered, or with a null handle
+/// when the last EVD of the CNO is freed or the IA is closed. `dat_cno_modify_agent` arms it again.
 pub type DAT_AGENT_FUNC = unsafe extern "C" fn(instance_data: DAT_PVOID, event_dispatcher: DAT_EVD_HANDLE);
 
 /// `struct dat_named_attr`, 16 bytes.

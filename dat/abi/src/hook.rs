@@ -14,8 +14,8 @@ pub const LIBDAT_HOOK_REQUEST: u64 = 0x6461_706c_5f72_7301;
 
 /// Address range that contains the handles of a provider. It stays readable until the process ends.
 ///
-/// Every handle of the provider is `base + k * stride`. If an address of this form is not a handle now, its first word
-/// is null.
+/// Every handle of the provider is `base + k * stride`. The first word at an address of this form is null or the
+/// address of a provider table. It may keep the address of the table after the object was freed.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct HandleArena {

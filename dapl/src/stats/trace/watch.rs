@@ -43,7 +43,7 @@ impl Trace {
     }
 
     /// Reports an overdue request, once per stall. Returns the time until the next check; `None` if no request is in
-    /// flight.
+    /// flight, or if the EP no longer exists.
     ///
     /// The number of requests in flight comes from the provider: the ring does not show whether a suppressed request,
     /// or one whose completion the program has not fetched, is still in flight.
