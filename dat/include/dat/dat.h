@@ -592,7 +592,8 @@ extern DAT_RETURN dat_ep_dup_connect(
 
 /*
  * Ends a connection or an attempt. Both ends of a connection get one DISCONNECTED event, of an attempt only this end.
- * On a DISCONNECTED EP the call succeeds without an effect.
+ * On a DISCONNECTED EP the call succeeds without an effect. On an UNCONNECTED EP it flushes the posted receives, with
+ * one DISCONNECTED event, and fails if there are none.
  */
 extern DAT_RETURN dat_ep_disconnect(IN DAT_EP_HANDLE ep_handle, IN DAT_CLOSE_FLAGS close_flags);
 
@@ -609,7 +610,7 @@ extern DAT_RETURN dat_ep_post_send(
     IN DAT_DTO_COOKIE       user_cookie,
     IN DAT_COMPLETION_FLAGS completion_flags);
 
-/* Posts a receive. It may be posted in any state of the EP, even before a connect. */
+/* Posts a receive. It may be posted in any state of the EP, even before a connect, but not on an EP with an SRQ. */
 extern DAT_RETURN dat_ep_post_recv(
     IN DAT_EP_HANDLE        ep_handle,
     IN DAT_COUNT            num_segments,

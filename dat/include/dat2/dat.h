@@ -609,7 +609,8 @@ extern DAT_RETURN dat_ep_common_connect(
 
 /*
  * Ends a connection or an attempt. Both ends of a connection get one DISCONNECTED event, of an attempt only this end.
- * On a DISCONNECTED EP the call succeeds without an effect.
+ * On a DISCONNECTED EP the call succeeds without an effect. On an UNCONNECTED EP it flushes the posted receives, with
+ * one DISCONNECTED event, and fails if there are none.
  */
 extern DAT_RETURN dat_ep_disconnect(IN DAT_EP_HANDLE ep_handle, IN DAT_CLOSE_FLAGS close_flags);
 
@@ -639,7 +640,7 @@ extern DAT_RETURN dat_ep_post_send_with_invalidate(
     IN DAT_BOOLEAN          invalidate_flag,
     IN DAT_RMR_CONTEXT      rmr_to_invalidate);
 
-/* Posts a receive. It may be posted in any state of the EP, even before a connect. */
+/* Posts a receive. It may be posted in any state of the EP, even before a connect, but not on an EP with an SRQ. */
 extern DAT_RETURN dat_ep_post_recv(
     IN DAT_EP_HANDLE        ep_handle,
     IN DAT_COUNT            num_segments,

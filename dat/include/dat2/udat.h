@@ -154,8 +154,9 @@ struct dat_ia_attr {
 typedef DAT_HANDLE DAT_CNO_HANDLE;
 
 /*
- * A function that is called once, when a CNO is triggered; dat_cno_modify_agent arms it again. It runs on a thread of
- * the provider or on the thread that caused the event, so it must not block.
+ * A function that is called once, when a CNO is triggered; dat_cno_modify_agent arms it again. When the last EVD of the
+ * CNO is freed or the IA is closed, an armed function is called with a null EVD. It runs on a thread of the provider or
+ * on the thread that caused the call, so it must not block.
  */
 typedef void (*DAT_AGENT_FUNC)(DAT_PVOID instance_data, DAT_EVD_HANDLE event_dispatcher);
 
@@ -279,7 +280,10 @@ extern DAT_RETURN dat_evd_wait(
     OUT DAT_EVENT      *event,
     OUT DAT_COUNT      *n_more_events);
 
-/* Enables or disables triggering of the CNO. Waits on the EVD itself and dequeues are not affected. */
+/*
+ * Enables or disables triggering of the CNO and of an armed descriptor (dapl_descriptor.h). Waits on the EVD itself and
+ * dequeues are not affected.
+ */
 extern DAT_RETURN dat_evd_enable(IN DAT_EVD_HANDLE evd_handle);
 extern DAT_RETURN dat_evd_disable(IN DAT_EVD_HANDLE evd_handle);
 

@@ -93,8 +93,8 @@ pub enum NumberNotation {
 pub struct SettingsTable {
     /// Name of the provider, such as `sm`; `libdat`, or `dapl` for the object layer.
     pub provider: &'static str,
-    /// Prefix of the table's variables, such as `DAPL_SM`. [`Self::unknown`] finds misspelt variables by it; variables
-    /// that several tables share do not have it.
+    /// Prefix of the table's variables, such as `DAPL_SM`; variables that several tables share do not have it.
+    /// [`Self::unknown`] finds misspelt variables by it.
     pub prefix: &'static str,
     /// Names of the settings that words of `ia_params` without `=` set, in the order of these words.
     pub plain: &'static [&'static str],

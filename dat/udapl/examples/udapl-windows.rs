@@ -23,7 +23,7 @@ fn main() -> Outcome {
     let events = ia.evd(64, Streams::all())?;
     let (client, server) = connected(&ia, &pz, &events)?;
 
-    // Another process gets the descriptor over a local socket, and registers the memory under the same name.
+    // Another process would get the descriptor over a local socket, and register the memory under the same name.
     let memory = SharedMemory::create(4096)?;
     let window =
         Window::shared(&pz, &memory, b"udapl-windows, an example of forty bytes", Access::READ | Access::WRITE)?;

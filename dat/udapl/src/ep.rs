@@ -22,11 +22,13 @@ use crate::srq::Srq;
 pub struct EpSpec<'e> {
     /// Queue for completions of receives; it needs [`Streams::DTO`](crate::Streams::DTO).
     pub recv: &'e Evd,
-    /// Queue for completions of sends, RDMA reads and RDMA writes; it needs [`Streams::DTO`](crate::Streams::DTO).
+    /// Queue for completions of sends, RDMA reads, RDMA writes and binds; it needs
+    /// [`Streams::DTO`](crate::Streams::DTO), for binds also [`Streams::BIND`](crate::Streams::BIND).
     pub request: &'e Evd,
     /// Queue for connection events; it needs [`Streams::CONNECTION`](crate::Streams::CONNECTION).
     pub connect: &'e Evd,
-    /// Maximum number of posted receives.
+    /// Maximum number of posted receives. With a shared receive queue it is the hard high watermark: the connection
+    /// ends if more receives that the endpoint has taken from the queue are outstanding.
     pub max_recvs: u32,
     /// Maximum number of posted sends, reads and writes.
     pub max_requests: u32,
@@ -82,7 +84,8 @@ pub struct EpInfo {
     pub local: Option<Address>,
     /// The peer's address, if it is an IP address. `None` before a connect or an accept.
     pub remote: Option<Address>,
-    /// Maximum number of posted receives.
+    /// Maximum number of posted receives; with a shared receive queue the hard high watermark, as
+    /// [`EpSpec::max_recvs`].
     pub max_recvs: u32,
     /// Maximum number of posted sends, reads and writes.
     pub max_requests: u32,

@@ -9,7 +9,8 @@ use dat_abi::{DAT_NOT_IMPLEMENTED, DAT_RETURN, DAT_SUCCESS, DAT_TYPE_MASK};
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// libdat.so.1 cannot be loaded, or one of its functions was not found. Contains the message of the dynamic loader.
+    /// The library, `libdat.so.1` or the one that the program names, cannot be loaded or lacks a function. Contains the
+    /// message of the dynamic loader.
     #[error("cannot load libdat: {0}")]
     Library(String),
     /// A libdat function returned an error.

@@ -339,7 +339,8 @@ impl Evd {
 /// Longest finite timeout of the C interface.
 pub(crate) const LONGEST: Duration = Duration::from_micros((DAT_TIMEOUT_INFINITE - 1) as u64);
 
-/// Converts a time limit to a C timeout. Rounds up, so that a wait is never too short.
+/// Converts a time limit to a C timeout, rounded up, so that a wait is not too short. A limit above [`LONGEST`] becomes
+/// `LONGEST`.
 pub(crate) fn micros(limit: Option<Duration>) -> DAT_TIMEOUT {
     let Some(limit) = limit else { return DAT_TIMEOUT_INFINITE };
     let whole = limit.min(LONGEST).as_nanos().div_ceil(1000);

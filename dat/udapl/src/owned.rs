@@ -94,7 +94,7 @@ impl Drop for CnoInner {
 pub(crate) struct EvdInner {
     pub(crate) handle: Handle,
     pub(crate) ia: Arc<IaInner>,
-    /// The group of the queue. The reference keeps it alive as long as the queue.
+    /// The group of the queue, kept alive as long as the queue.
     pub(crate) _cno: Option<Arc<CnoInner>>,
 }
 
