@@ -75,7 +75,7 @@ impl Evh {
         let mut event = blank();
         event.event_number = DAT_SOFTWARE_EVENT;
         event.event_data.software_event_data = DAT_SOFTWARE_EVENT_DATA { pointer: mark as *mut c_void };
-        // SAFETY: the call accepts any handle value, and the out parameters are writable.
+        // SAFETY: the call accepts any handle value, and the event is a valid software event.
         unsafe { dapl_evd_post_se::<FakeProvider>(self.handle(), &event) }
     }
 
@@ -279,7 +279,7 @@ fn abrupt_ia_close_releases_the_waiter() {
     let evd = Evh::new(&opened, 8, DAT_EVD_CONNECTION_FLAG);
     let sleeper = std::thread::spawn(move || evd.wait(DAT_TIMEOUT_INFINITE, 1).0);
     evd.wait_until_asleep();
-    // SAFETY: the handle is live.
+    // SAFETY: the calls accept any handle value.
     unsafe {
         assert_eq!(
             dapl_ia_close::<FakeProvider>(opened.ia_handle, DAT_CLOSE_GRACEFUL_FLAG),
@@ -326,7 +326,7 @@ fn evd_query_returns_the_state_and_resize_changes_the_length() {
     let evd = Evh::new(&opened, 4, DAT_EVD_SOFTWARE_FLAG | DAT_EVD_CR_FLAG);
     // SAFETY: all fields are integers or nullable pointers, so all-zero bytes are valid.
     let mut param: DAT_EVD_PARAM = unsafe { std::mem::zeroed() };
-    // SAFETY: the handles are live, and the record is writable.
+    // SAFETY: the calls accept any handle value, and the record is null or writable.
     unsafe {
         assert_eq!(dapl_evd_query::<FakeProvider>(evd.handle(), 0x20, &mut param), argument(2));
         assert_eq!(dapl_evd_query::<FakeProvider>(evd.handle(), 0, std::ptr::null_mut()), argument(3));

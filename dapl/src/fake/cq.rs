@@ -77,7 +77,7 @@ impl FakeCq {
         self.armed.load(Ordering::SeqCst)
     }
 
-    /// Returns the completions for which the queue is armed.
+    /// Returns the completions for which the queue is armed; `None` if it is not armed.
     pub(crate) fn armed_mode(&self) -> Option<ArmMode> {
         self.is_armed().then(|| *self.mode.lock())
     }
@@ -98,7 +98,8 @@ impl CompletionQueue for FakeCq {
         }
         if let (Some(check), true) = (&self.empty_check, n > 0) {
             check.set_ready(!queue.is_empty());
-            // Another thread may dequeue at this moment.
+            // Another thread may read the check at this moment, while the completions are neither in the CQ nor in the
+            // EVD.
             self.lost_completions.fetch_or(check.is_empty(), Ordering::Relaxed);
         }
         n

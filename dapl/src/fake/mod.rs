@@ -34,7 +34,7 @@ pub(crate) struct FakeProvider {
     limits: Limits,
     net: Arc<FakeNetwork>,
     sink: Arc<dyn CmSink<FakeProvider>>,
-    /// Number of calls of `Provider::sleeps`.
+    /// Number of calls of `QueueProvider::sleeps`.
     sleeps: AtomicU32,
     /// Whether the completion queues have empty checks.
     has_empty_checks: bool,
@@ -51,7 +51,8 @@ impl FakeProvider {
         }
     }
 
-    /// Enables slow mode: a receive completes only when the test calls [`FakeQp::arrive`].
+    /// Enables slow mode: a receive that a message has consumed completes when the test calls [`FakeQp::arrive`], or is
+    /// flushed.
     pub(crate) fn slow_down(&self) {
         self.net.slow.store(true, Ordering::SeqCst);
     }
@@ -66,7 +67,7 @@ impl FakeProvider {
         self.net.make_binds_fail.store(true, Ordering::SeqCst);
     }
 
-    /// Returns the number of calls of `Provider::sleeps`.
+    /// Returns the number of calls of `QueueProvider::sleeps`.
     pub(crate) fn sleeps_seen(&self) -> u32 {
         self.sleeps.load(Ordering::SeqCst)
     }

@@ -22,7 +22,7 @@ pub(super) struct FakeNetwork {
     pub(super) closed: AtomicBool,
     pub(super) keys: AtomicU32,
     pub(super) srqs: AtomicU32,
-    /// Slow mode: a message consumes a receive, and the receive completes when the test calls `FakeQp::arrive`.
+    /// Slow mode: a message consumes a receive, which completes when the test calls `FakeQp::arrive`, or is flushed.
     pub(super) slow: AtomicBool,
     pub(super) make_binds_fail: AtomicBool,
     /// Called by the next `listen` with the listener's id. An error is the result of `listen`.

@@ -168,7 +168,8 @@ impl FakeQpCore {
         self.ring();
     }
 
-    /// Checks the watermarks after the number of receives has changed.
+    /// Reports a crossed soft watermark, and breaks an established connection at the hard watermark. Called when the
+    /// number of receives, the watermarks or the state has changed.
     fn check_watermarks(self: &Arc<Self>, mut inner: MutexGuard<'_, QpInner>) {
         let count = (inner.recvs.len() + inner.taken.len()) as u32;
         let crossed = inner.marks.check(count);
@@ -186,7 +187,7 @@ impl FakeQpCore {
         }
     }
 
-    /// Establishes the connection and sends the waiting requests.
+    /// Establishes the connection, executes the pending requests, and checks the watermarks.
     pub(super) fn establish(self: &Arc<Self>, conn: ConnId, peer: &Arc<FakeQpCore>) {
         let mut inner = self.inner.lock();
         inner.state = QpState::Connected(conn, Arc::downgrade(peer));
@@ -224,7 +225,9 @@ impl FakeQpCore {
         }
     }
 
-    /// Ends the connection on the local side and queues an event for the peer.
+    /// Ends the connection or the attempt on this side: drops the early messages and flushes all work. If the
+    /// connection was established, also ends it on the peer's side, queues the peer's event, and returns the id of this
+    /// side.
     fn end(&self, to: QpState) -> Option<ConnId> {
         let mut inner = self.inner.lock();
         let was = std::mem::replace(&mut inner.state, to);

@@ -327,7 +327,7 @@ fn ia_evd_pz_and_lmr_handles_have_a_context_and_a_type() {
     }
 }
 
-// A fake libdat that records registrations.
+// A fake libdat that counts registrations.
 static ADDED: AtomicUsize = AtomicUsize::new(0);
 static REMOVED: AtomicUsize = AtomicUsize::new(0);
 

@@ -27,7 +27,8 @@ fn put(evd: Hand, cookie: u64) {
 
 /// Dequeues an event, and returns its cookie; 0 without an event.
 fn dequeued(evd: Hand) -> u64 {
-    // SAFETY: all-zero bytes are a valid event, the handle is live, and all events of these tests are DTO completions.
+    // SAFETY: all-zero bytes are a valid event, the handle is live, and all events that these tests dequeue here are
+    // DTO completions.
     unsafe {
         let mut event: DAT_EVENT = std::mem::zeroed();
         match dapl_evd_dequeue::<FakeProvider>(evd.raw(), &mut event) {

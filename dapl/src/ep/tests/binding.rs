@@ -45,7 +45,8 @@ impl World {
         std::iter::from_fn(|| next(self.dto))
             .map(|event| {
                 assert_eq!(event.event_number, DAT_RMR_BIND_COMPLETION_EVENT);
-                // SAFETY: the event number selects the union member; all members of a cookie are integers.
+                // SAFETY: the event number selects the union member; every union member of a cookie has eight bytes,
+                // and any bits are a valid integer.
                 unsafe {
                     let done = event.event_data.rmr_completion_event_data;
                     (done.user_cookie.as_64, done.rmr_handle, done.status)

@@ -24,7 +24,7 @@ fn post(ep: H, op: Op, cookie: u64) -> Result<()> {
     post_with(ep, op, cookie, &[WORD], 0)
 }
 
-/// Removes and returns all completions of the provider's queue.
+/// Removes and returns the completions of the EVD's CQ, at most 16.
 fn completions(evd: H) -> Vec<Completion> {
     let cq = from_handle::<Evd<FakeProvider>>(evd, Handle::Plain).unwrap().cq().unwrap();
     let mut out = [Completion::default(); 16];

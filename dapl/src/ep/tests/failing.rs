@@ -11,7 +11,7 @@ use crate::runtime::handle::from_handle;
 
 const DISCONNECTED: DAT_EVENT_NUMBER = DAT_CONNECTION_EVENT_DISCONNECTED;
 
-/// Makes work of `ep` fail: its completion is in the CQ, and the provider has not reported `Broken` yet.
+/// Adds the completion of failed work of `ep` to the CQ of `evd`. The provider has not reported `Broken` yet.
 fn fail(evd: H, ep: H, cookie: u64) {
     let token = Token { cookie, ep: ep as usize, ..Token::default() };
     let cq = from_handle::<Evd<FakeProvider>>(evd, Handle::Plain).unwrap().cq().unwrap();

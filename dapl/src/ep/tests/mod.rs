@@ -160,7 +160,7 @@ impl World {
             .map(|event| {
                 // SAFETY: this EVD receives DTO completions only, so this union member is set.
                 let done = unsafe { event.event_data.dto_completion_event_data };
-                // SAFETY: all members of a cookie are integers of eight bytes.
+                // SAFETY: every union member of a cookie has eight bytes, and any bits are a valid integer.
                 (unsafe { done.user_cookie.as_64 }, done.status)
             })
             .collect()

@@ -101,7 +101,7 @@ pub(super) fn completed(evd: H) -> Vec<(H, u64, DAT_DTO_COMPLETION_STATUS)> {
         .map(|event| {
             // SAFETY: this EVD receives DTO completions only, so this union member is set.
             let done = unsafe { event.event_data.dto_completion_event_data };
-            // SAFETY: all members of a cookie are integers of eight bytes.
+            // SAFETY: every union member of a cookie has eight bytes, and any bits are a valid integer.
             (done.ep_handle, unsafe { done.user_cookie.as_64 }, done.status)
         })
         .collect()

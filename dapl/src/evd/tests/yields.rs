@@ -4,7 +4,8 @@ use super::*;
 
 #[test]
 fn dequeue_that_empties_an_evd_does_not_yield() {
-    // The thread has only one CPU, which the peer may need. CPU affinity is set in a thread of this test.
+    // A dequeue yields only in a thread that may use one CPU, which the peer may need. Affinity belongs to a thread, so
+    // this function runs in a thread of its own.
     let yields_after = |evd: Evh, take: &(dyn Fn(Evh) + Sync)| {
         let mut one = rustix::thread::CpuSet::new();
         let all = rustix::thread::sched_getaffinity(None).unwrap();

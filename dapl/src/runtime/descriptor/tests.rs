@@ -2,7 +2,8 @@
 
 use super::*;
 
-/// Whether a descriptor is readable now. The EVD or CNO of the descriptor must be alive.
+/// Whether a descriptor is readable now. Its owner must be alive, since another file may get the number of a closed
+/// descriptor.
 pub(crate) fn is_readable(number: i32) -> bool {
     let mut polled = libc::pollfd { fd: number, events: libc::POLLIN, revents: 0 };
     // SAFETY: the list has one record, a local variable.

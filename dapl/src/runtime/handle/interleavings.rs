@@ -44,7 +44,7 @@ fn new_post_object() -> ObjectId {
 
 fn post(handle: usize) {
     if let Some(user) = from_handle_for_post::<PostRefType>(handle as *mut c_void) {
-        // Objects with a counted reference are used only under a lock, which these models lack.
+        // A post with a counted reference accesses the object only under a lock, which these models lack.
         if !user.is_counted() {
             user.0.read();
         }

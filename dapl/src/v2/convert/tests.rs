@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Returns the value of each constant in 1.2 and in 2.0.
+/// Returns the name of each constant, and its values in 1.2 and in 2.0.
 macro_rules! pairs {
     ($($name:ident),* $(,)?) => { [$((stringify!($name), v1::$name as u64, v2::$name as u64)),*] };
 }

@@ -18,7 +18,8 @@ fn dto_completion_of_2_0_names_its_operation() {
         .map(|event| {
             assert_eq!(event.event_extension_data, [0; 8]);
             assert_eq!((event.event_number, event.evd_handle), (DAT_DTO_COMPLETION_EVENT, world.dto));
-            // SAFETY: the event number selects the union member; all members of a cookie are integers.
+            // SAFETY: the event number selects the union member; every union member of a cookie has eight bytes, and
+            // any bits are a valid integer.
             let (done, cookie) = unsafe {
                 let done = event.event_data.dto_completion_event_data;
                 (done, done.user_cookie.as_64)

@@ -55,7 +55,7 @@ fn atomic_operations_complete_with_an_event_of_the_extension() {
     {
         let (event, done) = world.completion();
         assert_eq!((event.event_number, done.operation), (DAT_IB_DTO_EVENT, operation));
-        // SAFETY: all members of a cookie are integers.
+        // SAFETY: every union member of a cookie has eight bytes, and any bits are a valid integer.
         assert_eq!((unsafe { done.user_cookie.as_64 }, done.status), (cookie, DAT_DTO_SUCCESS));
         assert_eq!(extension(&event), (kind, DAT_OP_SUCCESS, 0));
     }
