@@ -1,8 +1,8 @@
 //! A wait on a CNO in steps, between which the thread sleeps. The first step looks for a trigger, polls the EVDs, spins
 //! and arms the CQs; a step after a sleep looks for a trigger and arms the CQs.
 //!
-//! Any number of threads may wait. Each trigger wakes one of them. All of them wake when the last attached EVD is freed
-//! or the CNO is closed.
+//! `dapl_cno_wait` runs the steps and makes the sleeps. Any number of threads may wait. Each trigger wakes one of them.
+//! All of them wake when the last attached EVD is freed or the CNO is closed.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;

@@ -1,5 +1,4 @@
-//! CNO operations for other modules: create, change the agent, create and arm the descriptor, attach and detach EVDs,
-//! record and take triggers, free, and close.
+//! CNO operations, except waits, for the C entries, for EVDs and for the close of the IA.
 //!
 //! [`Cno::trigger`], called under the EVD's lock, only records a trigger. After that lock is released,
 //! [`CnoNotification::deliver`] wakes a waiter, makes the descriptor readable and calls the agent.

@@ -1,4 +1,5 @@
-//! Sums of the counters of an EP, and the summary of its state for the trace.
+//! The counters of an EP: their sums, and the lists of them for queries and for `datinfo top`. Also the reports of the
+//! EP's trace.
 //!
 //! Posts and completions are counted where they happen, and added up when the counters are read.
 #![forbid(unsafe_code)]

@@ -1,10 +1,5 @@
-//! EP operations for other modules: events from the provider and from EVDs, and the EP's part in service points and
-//! connection requests.
-//!
-//! `cm` reports connection events and an exceeded watermark, and EVDs report failed work and dequeued SRQ receives.
-//! `rsp` reserves and releases an EP. `psp` creates an EP for a request. `cr` accepts a request into an EP, and reports
-//! a reject or handoff of the request to the EP. `psp` and `cr` close an EP that was created for a request that is not
-//! accepted. The entries of 2.0 query and set the communicator of an EP. Any thread may call.
+//! EP operations for other modules: events from the provider and from EVDs, the EP's part in service points and
+//! connection requests, and its communicator (DAT 2.0). Any thread may call them.
 //!
 //! A connection event of an earlier attempt has no effect. An event that the EP's state does not allow is not reported,
 //! but the end of the connection may still make the event EP_BROKEN due (`dapli_outbox`).

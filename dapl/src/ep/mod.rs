@@ -1,8 +1,7 @@
 //! Endpoints (EPs): an EP is one end of a connection, with a request queue and a receive queue.
 //!
-//! C calls come through `dapl_ep` and `dapl_post`; `cr`, `psp`, `rsp` and `cm` use `dapls_ep`, `rmr` uses `dapls_bind`,
-//! and the entries of 2.0 use `dapls_ep` and `dapls_post`. This module does not import `cr`: a CR accepts into an EP,
-//! and the EP keeps the CR only as an opaque object.
+//! C calls come through `dapl_ep` and `dapl_post`; other modules use `dapls_ep`, `dapls_post` and `dapls_bind`. This
+//! module does not import `cr`: a CR accepts into an EP, and the EP keeps the CR only as an opaque object.
 //!
 //! An EP has two locks, acquired in this order:
 //!

@@ -1,5 +1,5 @@
 //! Private functions of an EVD. They move completions from the CQ to the event queue, dequeue events, arm the CQ, and
-//! decide which waiter or CNO an event notifies.
+//! notify the waiter or the CNO of new events.
 //!
 //! A function that leaves the notification to its caller returns an [`EvdNotification`], or an [`EventSignal`], which
 //! [`Evd::signal`] converts to an [`EvdNotification`]. The caller releases the EVD's lock and then calls

@@ -1,6 +1,6 @@
 //! The fast path of dequeues, and of waits for one event. It applies to an EVD without a CNO, descriptor or waiter,
-//! while all completions are successful sends, receives, RDMA reads or RDMA writes that are not traced and of which no
-//! other object, such as an SRQ, must be notified.
+//! while all completions are plain: successful sends, receives, RDMA reads or RDMA writes that are not traced, that
+//! have no data of an extension operation, and of which no other object, such as an SRQ, must be notified.
 //!
 //! A poll leaves such completions in the buffer, and the next dequeues and waits return them from there. All other
 //! code, except the check whether a triggered EVD still has events (`EvdSource::pending`), locks by [`Evd::lock`],

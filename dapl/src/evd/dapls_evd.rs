@@ -1,5 +1,5 @@
-//! EVD operations for other modules: create, post events, count completions by EP, mark failed completions as reported,
-//! configure, query, free.
+//! EVD operations for other modules: create, configure, query and free an EVD, post events to it, and count and report
+//! the completions of an EP.
 //!
 //! Any thread may post an event. A post never waits for the consumer, and holds no lock while it wakes a waiter or
 //! calls an agent.

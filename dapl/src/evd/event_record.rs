@@ -1,4 +1,5 @@
-//! Writes events as the C structure `DAT_EVENT`, and converts their numbers and statuses.
+//! Writes events as the C structure `DAT_EVENT` of DAT 1.2. The conversions of event numbers and completion statuses
+//! also serve DAT 2.0.
 
 use dat_abi::*;
 

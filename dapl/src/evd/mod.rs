@@ -1,7 +1,7 @@
 //! Event dispatchers (EVDs): a queue of events, at most one waiting thread, and optionally a CNO.
 //!
-//! EPs, service points and IAs post events to an EVD through `dapls_evd`; completions come from the provider's CQ. An
-//! EVD does not reference EPs. No lock is held while an agent runs or a thread is woken.
+//! Completions come from the provider's CQ. Other modules post events through `dapls_evd`, and the consumer posts
+//! software events. An EVD does not reference EPs. No lock is held while an agent runs or a thread is woken.
 
 use std::sync::{Arc, OnceLock};
 

@@ -1,6 +1,6 @@
 //! The fake provider's queue pair. A posted request completes at once, is flushed after the connection has ended, or is
-//! queued until the connection is established. A posted receive waits for a message of the peer, or is flushed after
-//! the connection has ended. Lengths are recorded, but no bytes are moved.
+//! queued until the connection is established. A posted receive gets a message that waits for it, waits for the next
+//! message, or is flushed after the connection has ended. Lengths are recorded, but no bytes are moved.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;

@@ -1,8 +1,8 @@
 //! Local memory regions (LMRs): registered memory with a local context, used in segments, and a remote context, used by
 //! peers.
 //!
-//! The entries in `dapl_lmr` create, query and free LMRs; the provider registers the memory. After a free, new
-//! transfers with the contexts fail. The free waits for transfers in progress only if the provider's deregistration
+//! The entries in `dapl_lmr` create, query, synchronise and free LMRs; the provider registers the memory. After a free,
+//! new transfers with the contexts fail. The free waits for transfers in progress only if the provider's deregistration
 //! does.
 
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! Watermarks: limits for the number of receives.
 //!
-//! Providers keep a [`HighWatermark`] per queue pair and a [`LowWatermark`] per SRQ, under the lock of the number of
+//! Providers keep a [`HighWatermark`] per queue pair and a [`LowWatermark`] per SRQ, under the lock that guards the
 //! receives, and check the number after each change. Without a watermark, a check is one comparison. The provider
 //! reports the crossings that a check returns.
 #![forbid(unsafe_code)]

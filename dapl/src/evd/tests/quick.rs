@@ -1,5 +1,5 @@
 //! Tests of dequeues and waits after a poll that has found several completions. The poll leaves them in the EVD's
-//! buffer, or queues them if one has failed or is that of an SRQ receive.
+//! buffer, or queues them, for example if one has failed or is that of an SRQ receive.
 
 use super::*;
 use crate::provider::{Status, Work};

@@ -1,5 +1,5 @@
-//! Waits for posts and dequeues that reference an object through a hazard slot, and makes new ones count a reference
-//! instead.
+//! Waits for posts and dequeues that use a hazard slot instead of a counted reference. [`exclude`] waits for those on
+//! one object, and makes later ones count a reference meanwhile. [`await_posts`] waits for the posts on all EPs.
 #![forbid(unsafe_code)]
 
 use super::word::StateWord;
