@@ -3,8 +3,8 @@
 //! handle only if the value is in an arena or is the pointer of an open IA, or if a provider without the hook has been
 //! registered: the handles of such a provider can be anywhere.
 //!
-//! `thunk` checks the handle of every call against the arenas, so this check takes no lock. For the first arena, the
-//! usual case, the check is two loads and a comparison. An arena stays mapped until the process ends.
+//! `thunk` checks every handle except those of IAs against the arenas, so this check takes no lock. For the first
+//! arena, the usual case, the check is two loads and a comparison. An arena stays mapped until the process ends.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};

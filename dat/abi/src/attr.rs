@@ -1,5 +1,5 @@
-//! The records of DAT 1.2, except events, that programs or providers pass or receive: attributes, parameters, triplets,
-//! region descriptions, contexts.
+//! The records of DAT 1.2, except events, that programs or providers pass or receive, such as the attributes and
+//! parameters of objects.
 //!
 //! The order and offsets of the fields are ABI. The object layer (`dapl`) converts these records at its C boundary.
 

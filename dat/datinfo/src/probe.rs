@@ -2,7 +2,7 @@
 //!
 //! The child runs code of libdat and of providers, so it may crash; the parent (`child`) reports the crash. Results are
 //! written to the original stdout. File descriptor 1 is redirected to stderr, so that output of a provider is not
-//! mistaken for a result.
+//! mistaken for a result. The parent uses [`readable`] and [`unescaped`] too.
 #![forbid(unsafe_code)]
 
 use std::fs::File;

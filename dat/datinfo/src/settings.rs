@@ -1,6 +1,7 @@
-//! Values of the settings in effect: every variable (`-e`), and the settings of each adapter (`-c`).
+//! Values of the settings in effect: every variable (`-e`), and the settings of each adapter (`-c`). Also finds
+//! variables without effect, and errors in `ia_params`.
 //!
-//! The tables of settings in `dat-settings` are those that libdat and the providers use.
+//! The settings are those of the tables in `dat-settings`.
 #![forbid(unsafe_code)]
 
 use std::fmt::Write;

@@ -1,4 +1,4 @@
-//! Text for display: lines of at most 80 columns.
+//! Wraps text for display, to lines of at most 80 columns. Only a longer word exceeds this width.
 #![forbid(unsafe_code)]
 
 /// Maximum number of columns of a line, unless a single word is longer.

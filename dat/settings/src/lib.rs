@@ -1,7 +1,8 @@
 //! Settings of libdat and its providers: names, values, defaults and explanations, in one place.
 //!
-//! libdat uses these tables to find misspelt variables, providers to parse their settings (`dapl_software::settings`),
-//! and tools to print them. Pure data and lookups: this crate does not read the environment.
+//! libdat uses these tables to parse its settings and to find misspelt variables, sm and usnic to parse theirs
+//! (`dapl_software::settings`), and tools to print all of them. Pure data and lookups: this crate does not read the
+//! environment.
 #![forbid(unsafe_code)]
 
 mod common;

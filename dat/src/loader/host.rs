@@ -1,5 +1,5 @@
-//! Safe wrappers of C library calls: environment, privilege, location of libdat, network interfaces, thread id, syslog,
-//! fork, cancellation.
+//! Safe wrappers of C library calls, for example for the environment, the location of libdat, network interfaces,
+//! syslog, fork and cancellation.
 
 use std::ffi::{CStr, CString, OsStr, OsString, c_char, c_int, c_void};
 use std::mem::MaybeUninit;

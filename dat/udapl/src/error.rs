@@ -1,5 +1,4 @@
-//! The error type of this crate: libdat is missing, one of its calls failed (with the names of the return code), an
-//! argument was refused, a system call failed, or a provider is not thread-safe.
+//! The error type of this crate, and the names of return codes.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! Tests of the host checks with made-up data of machines.
+//! Tests of the host checks, most of them with the data of other machines.
 
 use super::*;
 

@@ -1,10 +1,10 @@
-//! Measures the datagram sizes that the path to a host carries in both directions.
+//! Measures the path to a host: the datagram sizes that it carries in both directions, and round-trip times.
 //!
 //! Sends connectionless probes to a host on which a program listens over `usnic`, or `datinfo doctor --serve` runs.
 //! Needs no adapter and no privileges. Datagrams are not fragmented, so a datagram that exceeds the MTU is lost. If a
-//! router reports the loss (ICMP), the kernel lowers the path MTU, and the result mentions the ICMP report. A check
-//! sends about 40 probes at most, each up to three times, and the wait for each answer has a time limit. Sizes are
-//! bytes of UDP payload.
+//! router reports the loss (ICMP), the kernel lowers the path MTU, and the result mentions the ICMP report. The check
+//! of sizes sends about 40 probes at most, each up to three times, and the wait for each answer has a time limit. Sizes
+//! are bytes of UDP payload.
 //!
 //! `probe` encodes the datagrams, `search` selects the sizes, `report` composes the texts.
 #![forbid(unsafe_code)]
