@@ -1,5 +1,6 @@
 //! Registered memory, for providers that copy the data in software: keys and their rights, memory windows, checks
-//! whether memory is mapped, copies from and to consumer memory, and atomic operations on it.
+//! whether memory is mapped, copies from and to consumer memory, atomic operations on it, and the log message for
+//! refused accesses.
 
 pub mod atomic;
 pub mod keys;

@@ -1,5 +1,5 @@
-//! Building blocks of a minimal provider that connects queue pairs of one process: a reporter thread, listeners,
-//! completion queues, memory, queue pairs, and the execution of work.
+//! Building blocks of a minimal provider that connects queue pairs of one process, such as a reporter thread,
+//! listeners, completion queues, memory and queue pairs.
 //!
 //! `test/loopback`, the template of `cargo xtask new-provider`, uses these blocks. They favour short code over speed,
 //! so sm and usnic do not use them.
