@@ -1,6 +1,6 @@
 //! Measures the minimum message length at which one copy by the kernel is faster than two copies through a buffer. The
 //! measurement takes about a millisecond. It is made once per process, at the set-up of the first connection to a peer
-//! with which cross-memory attach works (spec/transports B2).
+//! with which cross-memory attach works, unless the setting `rma` selects the copy methods (spec/transports B2).
 //!
 //! Both methods are measured within this process: the kernel copies from and to the process's own memory. So the
 //! measurement excludes the transfer of cache lines between CPUs, which both methods need. Only sends use the result:

@@ -1,9 +1,9 @@
 //! Cross-memory attach: copies by the kernel between the memory of this process and of another process (spec/transports
-//! B2).
+//! B2), and the test whether such copies work with a peer.
 //!
 //! The callers have checked the registrations; the kernel checks whether this process may access the other process. If
-//! the kernel denies the access, the caller uses another method. Bytes are copied in ascending order, and the last
-//! byte last, because programs poll the last byte.
+//! the kernel denies the access, the caller uses another method. Bytes are copied in ascending order, and the last byte
+//! last, because programs poll the last byte.
 
 use std::ffi::c_void;
 
