@@ -1,10 +1,10 @@
 //! Finds the interface and address of an IA by the interface name or address in `ia_params`. Also answers questions
-//! about a peer's address: whether it is local, whether there is a route to it, the MTU of a local route, and whether a
-//! local UDP port is closed.
+//! about a peer's address, for example whether it is local and whether there is a route to it.
 //!
 //! An interface name selects the interface's first IPv4 address, else its first IPv6 address that is not link-local,
-//! else a link-local address. A link-local address that several interfaces have must be followed by `%` and the
-//! interface name. The error texts for an unknown name and for an ambiguous address list the interfaces of this host.
+//! else a link-local address. A link-local address that several interfaces have must be followed by `%` and the name or
+//! number of the interface. The error texts for an unknown name and for an ambiguous address list the interfaces of
+//! this host.
 
 use std::ffi::CStr;
 use std::io::{self, ErrorKind};

@@ -1,9 +1,9 @@
 //! Sends batches of packets with as few system calls as possible. The kernel gathers the memory ranges ("parts") of
 //! each packet.
 //!
-//! All packets of a batch have one destination. Packets of equal length are sent as one GSO batch, which the kernel or
-//! the network card splits (`UDP_SEGMENT`). Runs of fewer than [`MIN_GSO`] packets, and all packets on a kernel without
-//! GSO, are sent by `sendmmsg`, or by `sendmsg` if only one is left.
+//! All packets of a batch have one destination. A run of at least [`MIN_GSO`] packets of equal length, of which the
+//! last may be shorter, is sent as one GSO batch, which the kernel or the network card splits (`UDP_SEGMENT`). Other
+//! packets, and all packets if GSO does not work, are sent by `sendmmsg`, or by `sendmsg` if only one is left.
 //!
 //! Payload is copied only if the socket or another queue of this host is full, because the memory may no longer be
 //! registered when the packets are sent later.

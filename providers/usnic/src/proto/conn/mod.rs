@@ -1,7 +1,7 @@
 //! A connection (sans-I/O): converts posted work into packets, and received packets into completions.
 //!
-//! The driver (a queue pair) makes all calls under one lock: posts, received packets, `transmit`, expired deadlines.
-//! The connection performs no I/O and never blocks. It accesses memory and reports completions by [`ConnCallbacks`].
+//! The driver (a queue pair, or a closing connection after the end) makes all calls under one lock. The connection
+//! performs no I/O and never blocks. It accesses memory and reports completions by [`ConnCallbacks`].
 //!
 //! `transmit` selects the packets to send, `receive` processes received packets, and `ending` ends the connection.
 //! `requests`, `receives` and `peer_reads` contain the posted work and the reads of the peer.

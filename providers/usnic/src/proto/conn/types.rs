@@ -1,5 +1,4 @@
-//! The interface between a connection and its driver (the queue pair): configuration, posted work, packets to send, and
-//! callbacks.
+//! The interface between a connection and its driver: configuration, posted work, packets to send, and callbacks.
 
 use std::net::SocketAddr;
 
