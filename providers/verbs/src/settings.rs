@@ -4,6 +4,7 @@
 //! and range. For an invalid `cm=` or `listener_wait_ms=` in `ia_params` the environment variable or the default is
 //! used, for an invalid port the first port, and for an invalid variable the default. Other words are ignored, with a
 //! warning.
+//!
 //! Variables without `VERBS` in their name, except `DAPL_LISTENER_WAIT_MS`, are those of the C implementation's
 //! providers, with the same defaults. Numbers are in C notation (16, 0x10, 020).
 //!

@@ -2,10 +2,10 @@
 //! them or made in software.
 //!
 //! A thread that fetches the device's completions matches them with the work of the queue pairs. Consumer threads fetch
-//! when they poll, arm the queue, query an EP or SRQ, or end a connection, and when a post finds its queue full. While
-//! no consumer thread polls, the device's queues are armed and the engine thread fetches after their events, so that
-//! failures are detected. If the consumer wants events of solicited messages only, but a receive watermark is set, the
-//! engine thread polls at intervals instead.
+//! when they poll, and in some other calls, for example when a post finds its queue full. While no consumer thread
+//! polls, the device's queues are armed and the engine thread fetches after their events, so that failures are
+//! detected. If the consumer wants events of solicited messages only, but a receive watermark is set, the engine thread
+//! polls at intervals instead.
 //!
 //! While a consumer thread polls, the engine thread leaves the fetching to it, checks at intervals whether polls
 //! continue, and looks for overdue sends (`overdue`). Lock order: a queue pair's link, completion queue, a queue pair's

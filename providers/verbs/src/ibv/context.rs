@@ -1,4 +1,5 @@
-//! An open device: its attributes, its ports and their GIDs.
+//! An open device (`ibv_context`): its attributes, its ports and their GIDs, and its asynchronous events. Also lists
+//! the names of all devices.
 
 use std::ffi::{CStr, c_int};
 use std::io;

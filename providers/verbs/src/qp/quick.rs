@@ -1,5 +1,5 @@
 //! Fast path of posts with one segment that is not empty, to a queue with space: receives, sends, RDMA writes and RDMA
-//! reads, without flags. Only the flag SUPPRESS of a request is possible.
+//! reads. A request may have the flag SUPPRESS, and no other flag.
 //!
 //! Requests need an established connection; receives do not. Each function returns false and changes nothing if it
 //! cannot use the fast path, for example because a receive would cross the high watermark, or if the device's post
