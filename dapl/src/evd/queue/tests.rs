@@ -1,5 +1,5 @@
-//! Tests of the event queue: which events wake a waiter or trigger the CNO, when a wait is refused, cancelled or ended,
-//! and the limits of a resize.
+//! Tests of the event queue, for example which events wake a waiter or trigger the CNO, when a wait is refused,
+//! cancelled or ended, and the limits of a resize.
 #![forbid(unsafe_code)]
 
 use super::*;

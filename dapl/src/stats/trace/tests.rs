@@ -1,4 +1,4 @@
-//! Tests of the trace: which posts the ring keeps, the text of a dump, and one report per stall.
+//! Tests of the trace: the posts in the ring, the text of a dump, and one report per stall.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::Ordering;

@@ -1,4 +1,4 @@
-//! Tests the conversions by constants that have the same name in both versions.
+//! Tests of the conversions. Most of them compare constants that have the same name in both versions.
 
 use super::*;
 

@@ -1,4 +1,5 @@
-//! Tests of queries and changes of objects through the records of 2.0.
+//! Tests of queries and changes of objects through the records of 2.0, of `dat_ia_ha_related`, and of handles of 1.2 in
+//! calls of 2.0.
 
 use super::*;
 
