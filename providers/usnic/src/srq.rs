@@ -1,5 +1,6 @@
 //! Shared receive queues. If a message arrives while the queue is empty, its connection drops it and waits for a
-//! receive. The next post notifies the first waiting connection, which advertises a credit to its peer.
+//! receive. The next post notifies the first waiting connection that still needs a receive. This connection advertises
+//! a credit to its peer.
 //!
 //! A thread may acquire the lock of the queue while it holds that of a queue pair, but not the other way round.
 #![forbid(unsafe_code)]

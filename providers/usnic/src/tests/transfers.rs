@@ -1,4 +1,4 @@
-//! Tests contents, order and completions of transfers through the provider interface.
+//! Tests of transfers through the provider interface: contents, order, completions, and access through a memory window.
 
 use super::*;
 

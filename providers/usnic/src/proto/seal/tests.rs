@@ -1,5 +1,5 @@
-//! Tests which packets are accepted and rejected, with equal keys, with different keys and without a key. Also compares
-//! ChaCha20-Poly1305 and the checksum with published test vectors.
+//! Tests of encryption and authentication with equal keys, with different keys and without a key: for example which
+//! packets are accepted. Also compares ChaCha20-Poly1305 and the checksum with published test vectors.
 
 use super::*;
 use crate::proto::setup::tests::TestRandom;
