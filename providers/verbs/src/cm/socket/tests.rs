@@ -1,5 +1,5 @@
-//! Tests of the connection manager `socket` over real sockets: two managers, a peer that sends the bytes of the C
-//! implementation, listeners that are late or missing, abandoned attempts, and peers that send invalid data or nothing.
+//! Tests of the connection manager `socket` over real sockets: between two managers, and with peers that send the bytes
+//! of the C implementation, invalid data or nothing.
 
 use std::any::Any;
 use std::io::{Read, Write};
