@@ -1,5 +1,5 @@
-//! Atomics, fences and locks for modules with loom models: the normal ones, or loom's under `cfg(loom)`.
-//! [`StaticMutex`] is the same in both.
+//! Atomics, fences, locks, sleeps and yields for modules with loom models: the normal ones, or those for loom under
+//! `cfg(loom)`. [`StaticMutex`] is the same in both.
 //!
 //! A module that imports its atomics from here can run unchanged under loom. Its models are in its submodule
 //! `interleavings`; `cargo xtask test loom` runs them. Loom's types work only inside a model, and cannot be used in a

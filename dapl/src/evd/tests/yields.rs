@@ -1,4 +1,5 @@
-//! Test of the dequeues that yield the processor, in a thread that may use only one.
+//! Test of the CPU yields of dequeues and waits, in a thread that may use only one CPU: unsuccessful ones yield the
+//! CPU, successful ones do not.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Creation of an object: its handle becomes live when it is published.
+//! Creates objects. The handle of an object is refused until the object is published.
 
 use std::ffi::c_void;
 use std::sync::Arc;
