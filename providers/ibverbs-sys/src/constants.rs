@@ -1,5 +1,4 @@
-//! Constants of `<infiniband/verbs.h>` that the provider over rdma-core uses. Some enumerations are modules that
-//! contain the constants and a `Type`. Most sets of flags have a separate type.
+//! Constants of `<infiniband/verbs.h>` for the provider over rdma-core.
 
 use std::ops::{BitOr, BitOrAssign};
 use std::os::raw::{c_int, c_uint};

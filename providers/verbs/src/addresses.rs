@@ -1,4 +1,4 @@
-//! The IP addresses of this host, each with its network device.
+//! The IP addresses of this host except link-local IPv6 addresses, each with its network device.
 
 use std::ffi::CStr;
 use std::io;

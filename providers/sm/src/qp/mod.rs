@@ -1,4 +1,4 @@
-//! Queue pairs: the object, the two directions of a connection, and the shared memory between them.
+//! Queue pairs: the object, the two directions of its connection, and the shared memory of the connection.
 
 pub(crate) mod context;
 pub(crate) mod line_allocator;

@@ -1,4 +1,5 @@
-//! Tests of memory windows: access rights, lifetime, order, the release of registrations, and sends with invalidate.
+//! Tests of memory windows: access rights, lifetime, the order of binds, the release of registrations, and sends with
+//! invalidate.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 

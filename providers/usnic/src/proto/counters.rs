@@ -1,4 +1,4 @@
-//! Counters of a connection. `dat_ep_query`, `datinfo` and log messages show them.
+//! Counters of a connection, which DAT queries, `datinfo` and log messages show.
 
 use crate::proto::Nanos;
 

@@ -1,4 +1,5 @@
-//! The interface between the device and the handler of a connection: a queue pair, or a closing connection.
+//! The interface through which the handler of a connection is called. The handler is a queue pair or a closing
+//! connection.
 //!
 //! A pass calls the handler for received packets, for transmissions and for expired deadlines. The handler sends
 //! packets itself, under its own lock, and returns its [`PendingWork`]. `device` describes the order of locks.

@@ -1,4 +1,4 @@
-//! Queue pairs, their connections, and the connection table.
+//! Queue pairs, their connections, the connection table, and the exit handler.
 
 pub(crate) mod closing;
 pub(crate) mod connection_table;

@@ -1,4 +1,5 @@
-//! Processes received acks: completes requests, declares packets lost, and updates the credit limit.
+//! Processes received acks: completes requests, declares packets lost, updates the credit limit, and retransmits sends
+//! for which the peer had no receive.
 #![forbid(unsafe_code)]
 
 use super::Conn;
