@@ -1,5 +1,5 @@
-//! Test of the CPU yields of dequeues and waits, in a thread that may use only one CPU: unsuccessful ones yield the
-//! CPU, successful ones do not.
+//! Test of a thread that may use only one processor. It yields the processor in unsuccessful dequeues, but not soon
+//! after it has dequeued an event.
 
 use super::*;
 
