@@ -1,5 +1,5 @@
-//! `dat_ep_connect`: refused calls and the order of their checks, addresses, connects without a listener, connections
-//! of an IA to itself, receives and sends posted before ESTABLISHED, and the order of their events.
+//! `dat_ep_connect`: refused calls and the order of their checks, addresses, connects that fail, and connects of an IA
+//! to itself. Also transfers that are posted before ESTABLISHED.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;

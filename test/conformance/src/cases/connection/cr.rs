@@ -1,5 +1,5 @@
-//! `dat_cr_query`, `dat_cr_accept` and `dat_cr_reject`: the returned parameters, refused accepts, which leave the
-//! request usable, and the effects of a rejection on the requester. After an accept or a rejection the CR is invalid.
+//! `dat_cr_query`, `dat_cr_accept` and `dat_cr_reject`. A refused accept leaves the request usable. After an accept or
+//! a rejection the CR is invalid. Requests whose requester has left are in `cr_left`.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;

@@ -1,5 +1,5 @@
-//! `dat_cr_handoff` of a request to a PSP, to an RSP, to the process of the requester, and twice. A refused handoff
-//! leaves the request usable.
+//! `dat_cr_handoff` to a PSP, to an RSP and to the process of the requester, also of a request that was handed off
+//! before. A refused handoff leaves the request usable.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;
