@@ -1,4 +1,4 @@
-//! Completion flags of posts (spec/events 4.1): SUPPRESS, UNSIGNALLED, SOLICITED_WAIT and BARRIER_FENCE.
+//! Completion flags of posts (spec/events 4.1): SUPPRESS, UNSIGNALLED, SOLICITED_WAIT, BARRIER_FENCE and EVD_THRESHOLD.
 #![forbid(unsafe_code)]
 
 mod fence;

@@ -1,4 +1,5 @@
-//! UNSIGNALLED and SOLICITED_WAIT: which completions wake a waiter or trigger a CNO, and that all are delivered.
+//! UNSIGNALLED, SOLICITED_WAIT and EVD_THRESHOLD: which completions wake a waiter or trigger a CNO. None of these flags
+//! suppresses an event.
 #![forbid(unsafe_code)]
 
 use crate::cases::transfer::ends::*;

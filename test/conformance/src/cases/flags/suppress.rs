@@ -1,5 +1,5 @@
-//! SUPPRESS: no event for a success, an event for every failure and flush, and a queue slot that is freed without an
-//! event.
+//! SUPPRESS: a success queues no event, but its queue slot becomes free; a failure or a flush queues an event. Receives
+//! cannot be suppressed.
 #![forbid(unsafe_code)]
 
 use crate::cases::transfer::ends::*;

@@ -1,5 +1,6 @@
-//! Guarantees of a bind (spec/events 9.2): order, fence, range, privileges, and invalidation of the previous context.
-//! A bind that is flushed, or posted after a disconnect, leaves the RMR unbound.
+//! Binds of RMRs (spec/events 9.2): the accesses that a bound RMR permits and denies, the order of binds and transfers,
+//! and contexts that become invalid. A bind that is flushed, or posted after a disconnect, leaves the RMR unbound.
+//! Refused binds are in `bind_posts`.
 #![forbid(unsafe_code)]
 
 use std::collections::HashSet;

@@ -1,4 +1,5 @@
-//! LMRs in use (spec/events 8.1, 8.2): which transfers each kind permits, and freeing an LMR in use.
+//! Transfers from and to LMRs, and the free of LMRs that transfers use (spec/events 8.1, 8.2). LMRs as objects are in
+//! `lmr`.
 #![forbid(unsafe_code)]
 
 use crate::cases::transfer::ends::*;

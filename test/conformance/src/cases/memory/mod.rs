@@ -1,5 +1,4 @@
-//! PZs, LMRs, RMRs and shared memory: registration, binding, privileges, and freeing in the wrong order. One module per
-//! kind of object or operation.
+//! PZs, LMRs, RMRs and shared memory: registration, binding, privileges, transfers, and frees in the wrong order.
 #![forbid(unsafe_code)]
 
 mod bind;

@@ -1,4 +1,5 @@
-//! Memory that processes share under a name (spec/events 8.4): access, lengths, and cleanup after killed processes.
+//! Memory that processes share under a name (spec/events 8.4): accepted and refused registrations, access by a peer,
+//! and the release of the name when processes are killed.
 #![forbid(unsafe_code)]
 
 use crate::kit::*;

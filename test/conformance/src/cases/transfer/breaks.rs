@@ -1,5 +1,5 @@
-//! Effects of a failed transfer on both endpoints of its connection: events, flushes, and what stays unchanged
-//! (spec/events 4.6).
+//! Failed transfers: their effects on both endpoints of the connection (spec/events 4.6). Also special causes, such as
+//! freed memory, a changed PZ, the RDMA read depth or a killed peer.
 #![forbid(unsafe_code)]
 
 use crate::kit::*;

@@ -1,4 +1,5 @@
-//! Transfers over EPs with unusual configurations: ignored attributes, and EVDs that are short, shared or absent.
+//! Transfers that succeed in unusual setups, for example with EVDs that are short, shared or absent, or with EP
+//! attributes that are zero.
 #![forbid(unsafe_code)]
 
 use crate::kit::*;

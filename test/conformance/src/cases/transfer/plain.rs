@@ -1,5 +1,5 @@
-//! Transfers that succeed, one claim each: delivered bytes, progress while the peer makes no calls, segments, cookies,
-//! reuse of buffers, privileges, both directions.
+//! Transfers in simple setups, one claim per case: for example, that bytes arrive while the peer makes no calls, or
+//! that cookies are returned unchanged. Also a disconnect after successful transfers.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;

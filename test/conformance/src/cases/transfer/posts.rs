@@ -1,4 +1,5 @@
-//! Refusals of a post (spec/events 4.8) for the four kinds of post, and the queue depth (spec/events 4.4).
+//! Refusals of a post for the four kinds of post (spec/events 4.8), and the limits of queue depths and segments
+//! (spec/events 4.4).
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;

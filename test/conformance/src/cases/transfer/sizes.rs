@@ -1,5 +1,6 @@
-//! Transfers that succeed: sends, RDMA writes and reads of many sizes and of the maximum number of segments; empty
-//! segments; remote segment lengths that differ from the transfer.
+//! Transfers that succeed: sends, RDMA writes and RDMA reads of many sizes. Also with special segment lists, for
+//! example with the maximum number of segments or with empty segments, and with remote segments longer or shorter than
+//! the transfer.
 #![forbid(unsafe_code)]
 
 use crate::kit::*;
