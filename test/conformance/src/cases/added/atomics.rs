@@ -1,4 +1,5 @@
-//! Fetch-and-add and compare-and-swap: results, atomicity, fences, suppressed completions, and killed peers.
+//! Fetch-and-add and compare-and-swap: results, atomicity, fences, suppressed completions, killed peers, and targets to
+//! which access is denied.
 #![forbid(unsafe_code)]
 
 use dat_abi::v2;

@@ -1,4 +1,5 @@
-//! Helpers for extended operations: triplets of 2.0, completions, and feature checks of an adapter.
+//! Helpers for the cases of DAT 2.0: triplets of 2.0, expected completions and return codes, and checks of an adapter's
+//! features.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;

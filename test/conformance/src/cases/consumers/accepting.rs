@@ -1,4 +1,4 @@
-//! Private data, pending requests, and repeated accepts (spec/consumers 9 to 11).
+//! How programs exchange private data and accept connections (spec/consumers 9 to 11).
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;

@@ -1,5 +1,5 @@
-//! Program shutdown: both sides concurrently, one side first, abruptly, and with cancelled threads (spec/consumers 12
-//! to 15). Also EPs that are reset and used again (spec/endpoints 5.7).
+//! How programs disconnect, exit and cancel threads (spec/consumers 12 to 15), and reset EPs to use them again
+//! (spec/endpoints 5.7).
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;

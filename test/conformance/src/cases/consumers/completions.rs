@@ -1,4 +1,5 @@
-//! Suppressed completions, empty messages, and how programs read events (spec/consumers 18, 19, 23).
+//! Suppressed and unsignalled completions, empty messages, and the first field of the event data (spec/consumers 18,
+//! 19, 23).
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;

@@ -1,4 +1,4 @@
-//! Progress, memory order, sends before receives, and shared EVDs (spec/consumers 1 to 5).
+//! What programs expect of progress, memory order, sends before receives, and shared EVDs (spec/consumers 1 to 5).
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;

@@ -1,4 +1,5 @@
-//! Endpoints as objects: their calls, and each call in each state. Connecting is in `connection`.
+//! Endpoints as objects: their calls, and the calls whose result depends on the EP state, in each state. Connecting is
+//! in `connection`.
 #![forbid(unsafe_code)]
 
 mod create;

@@ -1,4 +1,5 @@
-//! Each EP state with each call that depends on it: one case per cell of the table in spec/endpoints 4.1.
+//! Calls whose result depends on the EP state: each call in each state, one case per pair (spec/endpoints 4.1). Binds
+//! in each state are in `memory::bind_posts`.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;

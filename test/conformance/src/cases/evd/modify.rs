@@ -1,4 +1,5 @@
-//! `dat_evd_query`, and the calls that change its parameters except the length: CNO, enabled state, waitable state.
+//! `dat_evd_query`, and the calls that change the CNO, the enabled state and the waitable state of an EVD. Changes of
+//! the length are in `resize`.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;

@@ -1,4 +1,5 @@
-//! Connections on a shared queue that end one by one: effects on the receives and on the other connections.
+//! Ends of connections on a shared queue, by a disconnect, a reset, a free or an error: effects on posted receives,
+//! queued completions and other connections. Also the free of the queue.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;
