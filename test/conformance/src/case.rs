@@ -1,5 +1,5 @@
-//! A case: a name, the section of the specification that it proves, and one body (local) or two bodies (pair). Cases
-//! keep no state between runs.
+//! A case: its name, the section of the specification that it proves, one body (local) or two bodies (pair), a time
+//! limit, and the features and modes that it needs. Cases keep no state between runs.
 #![forbid(unsafe_code)]
 
 use std::borrow::Cow;

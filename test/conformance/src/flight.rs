@@ -1,5 +1,5 @@
-//! Flight record of a process: the current DAT functions of up to 255 threads, the last calls, and all return codes
-//! and events. It is a file in the run's directory.
+//! Flight record of a process: the current DAT functions of up to 255 threads, the last calls, and the observed return
+//! codes and events. It is a file in the run's directory; a second file has the steps that the case reports.
 //!
 //! The process under test writes the record through a shared mapping, so the driver can read it after a crash and
 //! during a hang. Recording a call takes no lock and never fails a case: without an open record, nothing is recorded.

@@ -74,7 +74,8 @@
 //! - Events: `expect_event expect_dto expect_conn expect_cr expect_async expect_rmr expect_flushed expect_nothing
 //!   expect_quiet drain wait dequeue polled_event`, `evd.post(number)` of a software event; an [`Event`](kit::Event)
 //!   has the methods `dto() connection() arrival() private_data() asynchronous()`.
-//! - `ctx.qual(0..16)` are connection qualifiers, and `ctx.file(name)` is a path, that no concurrent run uses.
+//! - `ctx.qual(0..16)` are connection qualifiers that no other case of this driver uses. `ctx.file(name)` is the path
+//!   of a file of this case.
 //! - `ctx.step("..")` records the current step of a long case. A case has a time limit (20 s, `.limit(60)` at most). A
 //!   wait for the other role ends 3 s before the limit, and a wait of a helper for an event after 5 s. A local case
 //!   with steps counts as hanging only if it reports no step for the time of the limit.

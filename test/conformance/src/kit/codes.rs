@@ -1,4 +1,4 @@
-//! Checks of return codes. A failure names the expected and the actual code, and the line of the case.
+//! Checks of return codes, and of the outputs of failed calls. A failed check reports the line of the case.
 #![allow(clippy::not_unsafe_ptr_arg_deref, reason = "pointers go to the library under test as they are")]
 
 use std::mem::{MaybeUninit, size_of};

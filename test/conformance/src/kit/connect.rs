@@ -1,6 +1,7 @@
-//! Connected pairs, for cases that need a connection, and transfers over them.
+//! Endpoints for cases, with their EVDs and PZ: connected to the other role, connected to each other, or not connected.
+//! Also posts on them.
 //!
-//! Both roles of a pair call `ctx.connect()`. A local case calls `ctx.loopback()` and gets both endpoints.
+//! Both roles of a pair case call `ctx.connect()`. A local case calls `ctx.loopback()` and gets both endpoints.
 #![forbid(unsafe_code)]
 #![allow(clippy::not_unsafe_ptr_arg_deref, reason = "handles go to the library under test as they are")]
 

@@ -1,4 +1,5 @@
-//! Registered buffers. Bytes are atomics, because the library and the peer write them concurrently.
+//! Buffers for transfers, with or without a registration. Their bytes are atomics, because the library and the peer
+//! write them concurrently.
 #![forbid(unsafe_code)]
 #![allow(clippy::not_unsafe_ptr_arg_deref, reason = "handles go to the library under test as they are")]
 

@@ -1,5 +1,5 @@
-//! Translations of posts, memory syncs and functions with events, of the registry functions, and of open, reject and
-//! strerror.
+//! Translations from DAT 1.2 to 2.0 of posts, memory syncs, functions that return events, and registry functions. Also
+//! of open, reject and strerror.
 #![allow(clippy::too_many_arguments, reason = "the signatures are the specification's")]
 
 use std::ffi::c_char;

@@ -1,4 +1,4 @@
-//! Translations of functions that query, create, modify or bind objects.
+//! Translations from DAT 1.2 to 2.0 of functions that query, create, modify or bind objects.
 #![allow(clippy::too_many_arguments, reason = "the signatures are the specification's")]
 
 use std::mem::zeroed;
