@@ -1,4 +1,5 @@
-//! Checks whether a program is installed, and reports tests that are skipped because a requirement is missing.
+//! Checks whether a program is installed. Reports a test that is skipped because a requirement is missing, or fails
+//! this test if `DAPL_TEST_REQUIRED` is set.
 #![forbid(unsafe_code)]
 
 use std::os::unix::fs::PermissionsExt;

@@ -1,10 +1,11 @@
-//! The C headers against the recorded ABI (`test/abi/dat-1.2.json` and `dat-2.0.json`): every size, offset, value,
-//! type, prototype, table entry and macro becomes an assertion, in C and in C++.
+//! The C headers against the recorded ABI (`test/abi/dat-1.2.json` and `dat-2.0.json`), in C and in C++: sizes,
+//! offsets, values, types, prototypes, table entries and macros. Also checks each header alone, and that the recorded
+//! prototypes and exports agree.
 //!
-//! The test generates a program from the JSON and compiles it under four standards. The program checks at run time
-//! what a compiler cannot: strings, the function that a macro calls, and its arguments. `abi_rust.rs` checks the Rust
-//! declarations. No libdat is needed: the program defines the functions that macros call (`dat_ia_openv`, in 2.0 also
-//! `dat_extension_op`).
+//! The test generates a program from the JSON and compiles it under two standards of each language. The program checks
+//! at run time what a compiler cannot: strings, the function that a macro calls, and its arguments. `abi_rust.rs`
+//! checks the Rust declarations. No libdat is needed: the program defines the functions that macros call
+//! (`dat_ia_openv`, in 2.0 also `dat_extension_op`).
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,5 @@
-//! dat.conf, rule by rule of its grammar: accepted lines, dropped lines, and the messages about both.
+//! dat.conf, rule by rule of its grammar: accepted lines, dropped lines, and the messages about both. Also checks the
+//! sample file, the documented lines and the built-in registry.
 //!
 //! Also replays the fuzzer's corpora `conf` and `matcher`, so that every run of the tests checks their recorded inputs.
 

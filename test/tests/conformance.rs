@@ -1,6 +1,6 @@
 //! Runs the conformance suite over each provider that needs no device, in one process and in two: sm through
-//! `libdat.so.1`, and usnic through `libdat2.so.2`. The cases that only 2.0 has also run over sm. `conformance_crossed`
-//! has the other two pairs of provider and libdat.
+//! `libdat.so.1`, and usnic through `libdat2.so.2`. The cases of calls that DAT 2.0 adds also run over sm.
+//! `conformance_crossed` has the other two pairs of provider and libdat.
 //!
 //! `cargo xtask test conformance` runs both test programs; with arguments it runs the driver once. The cases are in
 //! `test/conformance`.

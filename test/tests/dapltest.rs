@@ -1,6 +1,6 @@
-//! dapltest over sm and usnic, as processes that find the adapter through a registry: every test, several clients at
-//! once, and faulty peers without effect on others. Faulty peers are killed, send nothing, have another version or
-//! send invalid data.
+//! dapltest over sm and usnic, as processes that find the adapter through a registry: its tests, options and results,
+//! several clients at once, and faulty peers. A faulty peer is killed, sends nothing, has another version or sends
+//! invalid data.
 //!
 //! dapltest checks the data; this suite checks the output and exit status of dapltest. Speed is never asserted.
 #![forbid(unsafe_code)]

@@ -1,8 +1,8 @@
-//! `datinfo`: lists of adapters and variables, checks of dat.conf, discovered lines, explanations of DAT numbers, and
-//! the doctor. With valid, broken and missing registries, with providers that refuse, crash or hang, and with a second
-//! doctor. Also the help: at most 80 columns, and all its options on the manual page.
+//! `datinfo`: lists, checks, explanations, the doctor and the help. The registries are valid, broken or missing; the
+//! providers work, refuse, crash or hang. Commands that edit dat.conf are in `datinfo_edit`, `top` is in `datinfo_top`,
+//! and impaired paths between hosts are in `datinfo_path`.
 //!
-//! Each case has its own dat.conf and providers (`registry/case.rs`). Exit status and output are checked. With
+//! Most cases have their own dat.conf and providers (`registry/case.rs`). Exit status and output are checked. With
 //! `--json` all output must be JSON, whatever a provider prints.
 
 use std::path::PathBuf;

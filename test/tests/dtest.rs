@@ -1,6 +1,5 @@
-//! dtest over the sm provider, as two processes that find the provider through a registry: each way to wait, sizes from
-//! 1 byte to 16 MiB, peers that are late, missing or killed, wrong options and adapters, no registry, several
-//! qualifiers, and no memory leak.
+//! dtest over the sm provider, as a server and a client: for example with each way to wait, with messages from 1 byte
+//! to 16 MiB, with a late, missing or killed peer, without a dat.conf, and with invalid options.
 //!
 //! dtest checks the data; this suite checks the output and exit status of dtest. Speed is never asserted.
 

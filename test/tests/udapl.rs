@@ -1,5 +1,5 @@
 //! The Rust crate `udapl` over the real libraries: its examples, in one process and in two, and the guarantees of its
-//! types, over each provider that needs no device.
+//! types, over each provider that needs no device. Also checks that the crates can be packaged.
 //!
 //! Each case over an adapter runs in a separate process, whose environment has the staged libraries and a registry. If
 //! `UDAPL_TEST_ADAPTER` is set, the case runs in this process, over that adapter.

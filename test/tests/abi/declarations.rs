@@ -1,4 +1,5 @@
-//! Assertions about types, enumerations, structures, prototypes, and the table of functions.
+//! Adds assertions about types, enumerations, structures, prototypes, and the table of functions to the generated
+//! program.
 
 use serde_json::Value;
 

@@ -1,4 +1,5 @@
-//! Assertions about macros: constants, the functions that macros call, and names that stand for others.
+//! Adds assertions about macros to the generated program: constants, the functions that macros call, and names that
+//! stand for others.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
