@@ -1,10 +1,10 @@
 #!/bin/bash
-# The first steps of each kind of user, on a clean machine: install below a prefix, a C program, a C program with an
-# event loop, a Rust program with async events, a provider from the template, uninstall. Needs a Rust toolchain, a C
-# compiler and pkg-config.
+# The first steps of each kind of user: install below a prefix, a C program, a C program with an event loop, a Rust
+# program with async events, a provider from the template, uninstall. Needs a Rust toolchain, a C compiler and
+# pkg-config.
 #
-# Usage: test/walkthrough.sh [DIRECTORY]. All files are created below DIRECTORY; without it, in a temporary directory
-# that is removed at the end.
+# Usage: test/walkthrough.sh [DIRECTORY]. The workspace is built in its target directory; all other files are created
+# below DIRECTORY. Without DIRECTORY they are in a temporary directory that is removed at the end.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 work=${1:-$(mktemp -d)}
