@@ -1,5 +1,5 @@
-//! Line coverage of the object layer: runs the suites again with instrumentation, and counts the executed lines of
-//! `dapl/src`.
+//! Line coverage of the object layer: runs the named suites, or those of `cargo xtask test`, with instrumentation, and
+//! counts the executed lines of `dapl/src`.
 //!
 //! Everything is built separately from ordinary builds, below `coverage` in the target directory. The counters are
 //! memory-mapped files, one per library or program, so processes that are killed or end by `_exit` count as well. Lines

@@ -1,5 +1,5 @@
-//! Transfers that must succeed byte for byte: over a link that drops packets, has a small MTU, is slow or congested, is
-//! rerouted or interrupted. Also the share of a link that usnic gets beside TCP.
+//! Transfers that must succeed byte for byte under various conditions of the link, such as packet loss, a changed MTU,
+//! congestion or an outage. Also the share of a link that usnic gets beside TCP.
 #![forbid(unsafe_code)]
 
 use std::thread::sleep;

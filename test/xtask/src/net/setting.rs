@@ -1,4 +1,4 @@
-//! Environment of the checks: the staged libraries, a registry for each side of a link, dtest, and `test/c/net.c`.
+//! Environment of the suite `net`: the staged libraries, a registry for each side of a link, dtest, and `test/c/net.c`.
 #![forbid(unsafe_code)]
 
 use std::path::{Path, PathBuf};

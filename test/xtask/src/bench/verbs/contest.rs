@@ -1,5 +1,5 @@
-//! The operations and their measurement: all programs run in alternation, and runs of two lengths give the processor
-//! time per operation.
+//! The operations of the verbs bench and their measurement: all programs run in alternation, and runs of two lengths
+//! give the processor time per operation.
 #![forbid(unsafe_code)]
 
 use super::sides::{Sample, Side, Sides};

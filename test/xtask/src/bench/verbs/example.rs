@@ -1,4 +1,4 @@
-//! Example results for tests that have no guest.
+//! Example results of the verbs bench, for tests that run without a guest.
 #![forbid(unsafe_code)]
 
 use super::contest::{Figures, Measured, OPERATIONS};

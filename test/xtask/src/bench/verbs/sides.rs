@@ -1,4 +1,4 @@
-//! The measured programs: command lines for an operation, and parsers of their output.
+//! The programs that the verbs bench measures: their command lines for an operation, and parsers of their output.
 //!
 //! A changed output format is reported as an error: columns and fields are found by name, dapltest's figure by the
 //! words around it.

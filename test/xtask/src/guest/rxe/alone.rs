@@ -1,6 +1,6 @@
-//! Checks in one guest: its device, unit tests, dtest, the choice of connection manager and GID, the crate `udapl`,
-//! dapltest, the reference and Debian's programs, late listeners, concurrent connects, killed peers, many connections,
-//! the conformance suite.
+//! Checks that need one guest, among them unit tests of the provider, dtest, dapltest, Debian's programs, the reference
+//! as the peer, killed peers and the conformance suite. The last checks are that no object of the device remains and
+//! that the guest shuts down.
 #![forbid(unsafe_code)]
 
 use std::path::PathBuf;

@@ -1,5 +1,5 @@
-# Runs dapltest client and server in one guest. $1 is the program, $2 is "alone" for a test without a server, the others
-# are options of the client.
+# Runs dapltest in one guest: a server and a client or, if $2 is "alone", a test without a server. $1 is the program;
+# the arguments after $2 are options of the client or the test.
 dapltest=$1 how=$2
 shift 2
 if [ "$how" = alone ]; then exec "$dapltest" -D rxe0 --timeout 120 "$@"; fi

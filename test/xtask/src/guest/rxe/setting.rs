@@ -1,4 +1,5 @@
-//! Environment of the suite: the staged libraries, dat.conf files with the guest's device, and the compiled C programs.
+//! Environment of the suite `rxe`: the staged libraries, dat.conf files with the guest's device, and the compiled C
+//! programs.
 #![forbid(unsafe_code)]
 
 use std::fs;

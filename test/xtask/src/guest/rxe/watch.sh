@@ -1,6 +1,6 @@
 # Runs a command with a time limit of $1 seconds; the other arguments are the command. At the limit prints the kernel
-# stack of each thread of the command's processes and kills them. If the command fails, prints the end of the kernel
-# log.
+# stack of each thread of the command's processes and the RDMA resources, and kills the processes. If the command fails,
+# prints the end of the kernel log.
 limit=$1
 shift
 setsid "$@" &

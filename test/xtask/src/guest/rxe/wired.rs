@@ -1,5 +1,5 @@
-//! Checks between two guests: ping and perftest, dtest in each direction, connections that end without notice, and
-//! dtest over a network that drops and delays packets.
+//! Checks between two guests, among them dtest in each direction, a killed peer, a link that goes down, and a network
+//! that drops and delays packets.
 #![forbid(unsafe_code)]
 
 use std::time::Duration;
