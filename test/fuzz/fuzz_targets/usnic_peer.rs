@@ -1,5 +1,5 @@
-//! Fuzzes a usnic connection with a sequence of events decoded from arbitrary bytes. The property is in the provider,
-//! whose tests replay the corpus.
+//! Fuzzes a usnic connection with a sequence of events decoded from arbitrary bytes. The checks are in the provider
+//! (`src/tests/fuzz.rs`), whose tests replay the corpus.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|script: &[u8]| daplusnic::fuzz::peer(script));

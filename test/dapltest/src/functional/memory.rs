@@ -1,4 +1,5 @@
-//! Cases for LMRs and RMRs: valid and refused registrations, the free of a PZ in use, and handles of freed LMRs.
+//! Cases for LMRs and RMRs: valid and refused registrations, RMRs that are created and freed, the free of a PZ in use,
+//! and handles of freed LMRs.
 #![forbid(unsafe_code)]
 
 use dat_abi::*;
