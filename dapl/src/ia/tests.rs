@@ -1,5 +1,5 @@
-//! Tests of IAs, PZs, LMRs, contexts, the registration and the provider table of 1.2. The C entries run over the fake
-//! provider.
+//! Tests of IAs, PZs, LMRs and contexts through the C entries, over the fake provider. Also tests of the provider's
+//! registration with libdat and of the function table of 1.2.
 
 use std::ffi::{CStr, CString, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};

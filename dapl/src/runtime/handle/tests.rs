@@ -1,5 +1,5 @@
-//! Tests of handles: arbitrary and stale values, concurrent frees, references of posts through hazard slots, and
-//! exclusions.
+//! Tests of handles: arbitrary and stale values, concurrent frees, references of posts through hazard slots, and calls
+//! that exclude posts.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;

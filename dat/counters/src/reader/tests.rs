@@ -1,5 +1,5 @@
-//! Tests of the reader with fake processes: valid, invalid, incomplete, too long and missing answers, a full accept
-//! queue, an ended process, a socket of another user, and the limits of a run.
+//! Tests of the reader of counters with fake processes: valid, invalid, incomplete, too long and missing answers, a
+//! full accept queue, an ended process, a socket of another user, and the limits of a run.
 
 use std::thread::JoinHandle;
 

@@ -1,4 +1,4 @@
-//! Tests of batches over the loopback interface, with and without errors of the kernel.
+//! Tests of packet batches that are sent over the loopback interface, with and without failed send calls.
 
 use std::cell::Cell;
 use std::sync::Arc;

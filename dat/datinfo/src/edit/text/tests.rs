@@ -1,4 +1,4 @@
-//! Tests of the editing of lines, also against libdat's own parser.
+//! Tests of the editing of dat.conf lines, also against libdat's own parser.
 #![forbid(unsafe_code)]
 
 use super::*;
