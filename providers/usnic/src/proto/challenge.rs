@@ -124,7 +124,8 @@ impl PeerPath {
         self.at
     }
 
-    /// Records that a packet of the connection arrived from `from`.
+    /// Records that a packet of the connection arrived from `from`. It ends the challenges to the current address. If
+    /// `from` is a new address, challenges to it begin.
     pub(crate) fn record_packet(&mut self, now: Nanos, from: SourceAddress) {
         self.last_packet = self.last_packet.max(now);
         self.probing = None;
@@ -164,7 +165,7 @@ impl PeerPath {
         probing.next = probing.next.min(probing.last.saturating_add(rtt.pto(0).max(MIN_INTERVAL)));
     }
 
-    /// Whether `nonce` is the nonce of the last challenge.
+    /// Whether `nonce` is the nonce of the last challenge to the current address.
     pub(crate) fn has_probed(&self, nonce: u64) -> bool {
         self.probing.is_some_and(|probing| probing.challenges > 0 && probing.nonce == nonce)
     }

@@ -46,7 +46,7 @@ pub(crate) struct Closing {
     /// Header of the Fin or Reset to send.
     packet: PacketHeader,
     reply: PacketHeader,
-    /// Time of the next retransmission, if any.
+    /// Time of the next transmission of `packet`, if any.
     due: Option<Nanos>,
     wait: Nanos,
     transmissions: u32,
@@ -61,7 +61,7 @@ pub(crate) struct Closing {
 }
 
 impl Closing {
-    /// Starts a graceful close. The peer has acked all packets before `fin.end`.
+    /// Starts a graceful close. The peer has acked all packets of requests.
     pub(crate) fn start_graceful(terms: &ConnectionTerms, now: Nanos, fin: Fin, timing: CloseTiming) -> Closing {
         Closing { fin, ..Closing::new(Kind::Fin, terms, now, timing) }
     }

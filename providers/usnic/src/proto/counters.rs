@@ -38,7 +38,7 @@ pub(crate) struct Counters {
     /// Data packets that carried a pending ack, which needed no ack packet.
     pub(crate) acks_carried: u64,
     pub(crate) acks_received: u64,
-    /// Received acks of packets that were never sent.
+    /// Received acks that cover packets that were never sent, are more than a window old, or have invalid ranges.
     pub(crate) acks_of_unsent: u64,
     /// RNR probes sent.
     pub(crate) credit_probes: u64,

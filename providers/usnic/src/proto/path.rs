@@ -185,7 +185,8 @@ impl PathMtu {
         self.choose_next(now);
     }
 
-    /// Records that a data packet of this size was acked.
+    /// Records that a packet of this size arrived. If the size is about the path MTU, there is no black hole, so the
+    /// suspicion and the counts of large packets are cleared.
     pub(crate) fn record_acked(&mut self, size: usize) {
         if size.saturating_add(SEARCH_PRECISION) >= self.mtu {
             self.lost_large = 0;

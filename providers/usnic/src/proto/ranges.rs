@@ -66,7 +66,8 @@ impl Ranges {
         let begin = self.more.partition_point(|other| other.end < span.start);
         let end = self.more.partition_point(|other| other.start <= span.end);
         if span.start <= self.first.end {
-            // The new range is adjacent to the first range, so it precedes all other ranges before `end`.
+            // The new range overlaps the first range or is adjacent to it, so it also merges with each other range
+            // before `end`.
             span = self.more[..end].iter().fold(self.first.with(span), |span, other| span.with(*other));
             self.first = span;
             self.more.drain(..end);

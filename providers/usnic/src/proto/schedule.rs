@@ -44,7 +44,7 @@ impl PendingWork {
 pub(crate) enum ServiceReason {
     /// Retransmit lost packets, on the data channel.
     Resend,
-    /// Send data that is ready, with a pending ack.
+    /// Send a control packet, or new data, which carries a pending ack.
     Send,
     /// Send an ack packet.
     Ack,

@@ -240,7 +240,7 @@ pub(crate) struct SackFields {
     pub(crate) refused: U32,
 }
 
-/// The reason why the peer refused a packet. A refusal ends the connection.
+/// The reason why the receiver of a packet has refused it. A refusal ends the connection.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(u8)]
 pub(crate) enum Refusal {

@@ -57,7 +57,7 @@ pub(crate) struct AckEvent {
     pub(crate) srtt: Nanos,
     /// Bytes in flight, after the packets that this ack covers or declares lost were removed.
     pub(crate) in_flight: u64,
-    /// Delivery rate sample, or `None` if it is unknown which of the acked packets was sent last.
+    /// Delivery rate sample, or `None` if for each newly acked packet it is unknown which of its transmissions arrived.
     pub(crate) rate: Option<RateSample>,
     /// Whether the congestion window limited sending since the previous ack.
     pub(crate) is_cwnd_limited: bool,
@@ -74,7 +74,7 @@ pub(crate) struct LossEvent {
     pub(crate) ranges: u32,
     /// Bytes in flight, without the lost packets.
     pub(crate) in_flight: u64,
-    /// Send time of the last lost packet.
+    /// Send time of the lost packet that was sent last.
     pub(crate) last_sent: Nanos,
     /// C.delivered of the BBR draft: total number of bytes delivered.
     pub(crate) total_delivered: u64,

@@ -3,7 +3,7 @@
 use super::LossEvent;
 use crate::proto::Nanos;
 
-/// The current recovery period, if any.
+/// The current recovery period, or the last one after its end.
 #[derive(Debug, Default)]
 pub(super) struct Recovery {
     /// Start of the period. The period ends with the ack of a packet that was sent after this time.

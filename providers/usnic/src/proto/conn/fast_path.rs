@@ -71,8 +71,8 @@ pub(crate) enum AfterShortSend {
 }
 
 impl<D: PostedData> Conn<D> {
-    /// Whether the connection is open, and no retransmission, piece, control packet, confirmation or response waits to
-    /// be sent.
+    /// Whether the connection is open, no retransmission, piece, control packet or confirmation waits to be sent, and
+    /// the peer has acked the responses to all its reads.
     #[inline(always)]
     fn has_only_new_work(&self) -> bool {
         self.ending.is_open()

@@ -102,7 +102,7 @@ pub(crate) struct Conn<D: PostedData> {
     deferred: Option<DeferredMessage>,
     /// The peer's address, and the challenges to the peer.
     peer_state: PeerPath,
-    /// Retransmission of the handshake's confirmation, until a packet of the peer arrives.
+    /// Retransmission of the handshake's confirmation, until a packet arrives that shows that the peer has it.
     confirming: Option<Confirming>,
     ending: Ending,
 }

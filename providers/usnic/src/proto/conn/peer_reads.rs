@@ -154,8 +154,9 @@ impl PeerReads {
         ReadAdmission::Accepted
     }
 
-    /// Returns the next packet of a response, if all packets before the request have arrived, the memory is readable,
-    /// and an atomic operation was executed. `next` is the first PSN that has not arrived.
+    /// Returns the next packet of a response, if all packets before the request have arrived, and the memory is not
+    /// marked as unreadable. The response to an atomic operation also needs the result of its execution. `next` is the
+    /// first PSN that has not arrived.
     pub(super) fn next(&self, next: Psn, fragment: u32, chunk: u32) -> Option<SentPayload> {
         let read = self.reads.get(self.sent).filter(|read| read.has_arrived && read.psn.is_before(next))?;
         let left = read.length - read.sent_bytes;

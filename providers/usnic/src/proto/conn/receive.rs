@@ -47,8 +47,8 @@ impl DeferredMessage {
 pub(super) enum NotAccepted {
     /// There is no receive or no space. The packet may be accepted when it is retransmitted.
     Later,
-    /// The packet is invalid. The peer is notified, and the connection ends. The receive in this slot, if any, fails
-    /// with this status.
+    /// The packet is invalid, or its payload cannot be copied to local memory. The peer is notified, and the connection
+    /// ends. The receive in this slot, if any, fails with this status.
     Refused(Refusal, Option<(u32, Status)>),
     /// The packet is a response that matches no outstanding read or atomic operation. The connection ends.
     BadResponse,
@@ -219,7 +219,7 @@ impl<D: PostedData> Conn<D> {
         Ok(self.pieces.mark_delivered(psn, data))
     }
 
-    /// Records a complete packet as received, and reports the receives that it completes.
+    /// Records a complete packet as received, and reports the receives and requests that it completes.
     fn accept(
         &mut self,
         psn: Psn,

@@ -48,7 +48,7 @@ pub(super) struct ReceiveQueue<D: PostedData> {
     bound: u32,
     /// Number of the next message to complete.
     complete: u32,
-    /// The credit limit in the last packet to the peer.
+    /// The credit limit that was last sent to the peer.
     reported: u32,
     shared: bool,
     /// With an SRQ, whether a message was not accepted for lack of a receive, which the next ack must report.

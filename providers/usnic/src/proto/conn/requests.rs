@@ -61,7 +61,7 @@ pub(super) struct PostedRequest<Q> {
     sent_bytes: u32,
     /// Number of packets that were sent and not acked.
     unacked: u32,
-    /// PSNs of the first and of the last packet sent so far.
+    /// PSNs of the first and of the last packet sent so far. A withdrawn packet that was sent again is not included.
     packets: Option<(Psn, Psn)>,
     /// For a read or atomic operation, the byte ranges of the response that have arrived.
     received: Ranges,
@@ -208,8 +208,8 @@ impl<Q: Default> SendQueue<Q> {
         Some((slot, id, &mut request.driver_data))
     }
 
-    /// Returns the next packet of a request. Its extension and payload together have at most `fragment` bytes if the
-    /// packet is a whole message, else at most `chunk` bytes.
+    /// Returns the next packet of a request: the first withdrawn packet, or else a new one. The extension and payload
+    /// of a new packet together have at most `fragment` bytes if the packet is a whole message, else at most `chunk`.
     pub(super) fn next(&self, bounds: SendLimits, fragment: u32, chunk: u32) -> Result<SentPayload, BlockedReason> {
         if self.stopped {
             return Err(BlockedReason::Idle);

@@ -38,8 +38,9 @@ pub(crate) struct ConnConfig {
     pub(crate) first_timeout: Nanos,
     /// Minimum of the probe timeout.
     pub(crate) min_timeout: Nanos,
-    /// Time after which the peer has timed out: without new acks of packets in flight, or without any packet while it
-    /// is challenged.
+    /// Time after which the peer has timed out: without new acks of packets in flight, without any packet while it is
+    /// challenged, or without a reply to the Fin. Also the time for which the handshake's confirmation is
+    /// retransmitted.
     pub(crate) give_up: Nanos,
     /// Maximum number of RNR probes, or `None` for no limit.
     pub(crate) rnr_limit: Option<u32>,

@@ -15,11 +15,11 @@ const UNSAMPLED_ROUND_TRIPS: Nanos = 4;
 #[derive(Default)]
 struct AckTotals {
     acked: AckResult,
-    /// The latest acked transmission: its order, its time, and how often its packet was sent.
+    /// The latest transmission that is known to be acked: its order, its time, and how often its packet was sent.
     newest: Option<(u64, Nanos, u8)>,
     /// Totals of delivered and lost bytes at the latest acked transmission.
     state: PacketState,
-    /// The latest time of a first transmission, among the acked packets that were retransmitted spuriously.
+    /// The latest time of a first transmission, among the acked packets for which `record_spurious` was called.
     first: Option<Nanos>,
 }
 
@@ -83,7 +83,7 @@ impl<T: Copy> UnackedPackets<T> {
         }
     }
 
-    /// Marks the packets of a range as acked.
+    /// Marks the unacked packets of a range as acked, and passes each to `done`.
     fn remove_acked(&mut self, now: Nanos, from: Psn, end: Psn, totals: &mut AckTotals, done: &mut impl FnMut(Psn, T)) {
         let mut at = from;
         while at.is_before(end) {
@@ -128,7 +128,7 @@ impl<T: Copy> UnackedPackets<T> {
         }
     }
 
-    /// Records a spurious retransmission: an earlier transmission of the packet had arrived.
+    /// Records that a packet was retransmitted, or queued for it, although an earlier transmission had arrived.
     fn record_spurious(&mut self, now: Nanos, cause: RetransmitCause, totals: &mut AckTotals) {
         match cause {
             RetransmitCause::Loss => {
@@ -140,7 +140,7 @@ impl<T: Copy> UnackedPackets<T> {
         }
     }
 
-    /// Updates the RTT estimates and the probe timeout after packets were newly acked.
+    /// If packets were newly acked, restarts the timeouts (probe and peer), and updates the RTT estimates.
     fn update_rtt(&mut self, now: Nanos, delay: Nanos, totals: &mut AckTotals) {
         if totals.acked.packets == 0 {
             return;

@@ -38,8 +38,8 @@ pub(crate) enum PsnState {
     Lost,
 }
 
-/// Error for an ack outside the sent range: it covers packets that were never sent or were acked long ago, or contains
-/// an invalid range.
+/// Error for an ack whose PSN is after the next new packet or more than a window in the past, or that contains an
+/// invalid range.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct OutOfWindow;
 
@@ -84,7 +84,8 @@ pub(crate) struct AckResult {
     pub(crate) rtt: Option<Nanos>,
     /// Packets that were declared lost. They are queued for retransmission.
     pub(crate) lost: LostPackets,
-    /// Delivery rate sample. `None` if no packet was newly acked, or if it is unknown which of them was sent last.
+    /// Delivery rate sample. `None` if no packet was newly acked, or if for each of them it is unknown which of its
+    /// transmissions arrived.
     pub(crate) rate: Option<RateSample>,
     /// Whether the cumulative PSN advanced.
     pub(crate) advanced: bool,
@@ -146,8 +147,8 @@ pub(crate) struct UnackedPackets<T> {
     reorder: Reorder,
     delivery: Delivery,
     rtt: Rtt,
-    /// Used by `learn_from_first`: time since which no ack has given an RTT sample, and first send time of the packet
-    /// that was acked at that time. `None` if the last ack gave a sample.
+    /// Used by `learn_from_first`: time of the first ack of a spuriously retransmitted packet since the last normal
+    /// RTT sample, and time of the first transmission of that packet. `None` if there was no such ack.
     unsure: Option<(Nanos, Nanos)>,
     /// Time at which a packet was last newly acked, or was sent while no other packet was unacked.
     progress: Nanos,
@@ -386,7 +387,7 @@ impl<T: Copy> UnackedPackets<T> {
         }
     }
 
-    /// Frees the memory of an idle connection without packets in flight. The memory is allocated again on demand.
+    /// Frees the slots if every packet is acked. The memory is allocated again on demand.
     pub(crate) fn free_memory(&mut self) {
         if self.is_empty() {
             self.ring.free_memory();

@@ -36,7 +36,8 @@ impl<T: Copy> UnackedPackets<T> {
         Some(timeout.min(slot.sent.saturating_add(self.reorder.loss_delay(&self.rtt))))
     }
 
-    /// Returns the time of the next probe timeout, or of the peer's timeout if that is earlier.
+    /// Returns the time of the next probe timeout. After [`PTOS_BEFORE_GIVING_UP`] probe timeouts, returns the time of
+    /// the peer's timeout if that is earlier.
     fn pto_deadline(&self) -> Nanos {
         let oldest = self.ring.oldest().map_or(0, |psn| self.ring.slot(psn).sent);
         let from = oldest.max(self.progress).max(self.last_pto);

@@ -204,6 +204,7 @@ impl Acceptor {
     }
 
     /// Handles a duplicate request: repeats the accept or reject, or the Pending reply if the consumer has not decided.
+    /// A request whose attempt has ended without a reject gets no reply.
     fn receive_repeated(
         &mut self,
         now: Nanos,
@@ -249,8 +250,8 @@ impl Acceptor {
         self.end(now, found)
     }
 
-    /// Ends the attempt if the packet is a Reset with the "unknown" flag, which means that the client does not know the
-    /// attempt. The packet has the connection number of an unconfirmed accept.
+    /// Handles a packet with the connection number of an unconfirmed accept. Ends the attempt if the packet is a Reset
+    /// with the "unknown" flag, which means that the client does not know the attempt.
     ///
     /// A Reset without the flag belongs to an established connection, and therefore confirms the accept.
     pub(crate) fn reset(&mut self, now: Nanos, packet: &[u8]) -> PacketResult {
@@ -375,7 +376,7 @@ impl Acceptor {
         None
     }
 
-    /// Appends the packet of a request that was just rejected, so that it can be sent before the next `poll`. Returns
+    /// Appends the reject of a request that was just rejected, so that it can be sent before the next `poll`. Returns
     /// its destination, or `None` if there is nothing to send.
     pub(crate) fn take_reject(&mut self, id: RequestId, out: &mut Vec<u8>) -> Option<SocketAddr> {
         let attempt = self.attempts.get_mut(&id)?;

@@ -39,9 +39,9 @@ const MIN_CLOSED: u32 = 2;
 pub(crate) enum ConnectOutcome {
     /// The server has accepted. `Conn` sends the confirmation by [`Confirming`].
     Established { agreed: HandshakeResult, private_data: Vec<u8> },
-    /// The server has rejected the request without private data, has no listener, or is unreachable. The reason is for
-    /// the log. It is `None` if the server's consumer rejected the request, if there was no reply, or if the process
-    /// that sent the Pending reply has exited.
+    /// The server has rejected the request without private data (for example because it has no listener), or is
+    /// unreachable. The reason is for the log. It is `None` if the server's consumer rejected the request, if there
+    /// was no reply, or if the process that sent the Pending reply has exited.
     Ended(ConnectionEvent, Option<RejectReason>),
     /// The server's consumer has rejected the request with this private data.
     Refused(Vec<u8>),

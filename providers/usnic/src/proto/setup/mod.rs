@@ -45,7 +45,7 @@ use crate::proto::psn::Psn;
 use crate::proto::seal::{self, PacketGuard, Psk, Seal};
 use crate::proto::{MILLIS, Nanos, SECONDS};
 
-/// Maximum length in bytes of private data in a request or accept.
+/// Maximum length in bytes of private data in a request, accept or reject.
 pub(crate) const MAX_PRIVATE: usize = 512;
 
 /// Datagram size in bytes that every path must carry, and the minimum of `mtu` in an offer.
