@@ -158,7 +158,8 @@ impl Regions {
         self.entry(key).filter(|entry| key != 0 && entry.key.load(Ordering::Acquire) == key).map(RegionEntry::values)
     }
 
-    /// Returns the range of a key on which the caller holds a reference, with the checker of mappings.
+    /// Returns the range of a key, with the checker of mappings. The caller holds a reference on the entry, or is in an
+    /// announced post, for which deregistration waits.
     pub(crate) fn registration(&self, key: u32) -> RegisteredRange<'_> {
         let field = |field: &AtomicU64| field.load(Ordering::Relaxed);
         let region = self.entry(key).map(|entry| Region { address: field(&entry.base), length: field(&entry.length) });

@@ -87,7 +87,7 @@ fn choose(requested: Option<&str>, all: &[Interface]) -> Result<Interface, Strin
     }
 }
 
-/// Returns the rank of an address. An interface name selects the interface's address with the lowest rank.
+/// Returns the rank of an address. Among the addresses that `find` may select, it selects one with the lowest rank.
 fn preference(interface: &Interface) -> u8 {
     match interface.address {
         SocketAddr::V4(_) => 0,

@@ -59,8 +59,8 @@ pub(crate) struct ConnectionParams {
     pub(crate) number: u32,
     pub(crate) conn: ConnId,
     pub(crate) agreed: HandshakeResult,
-    /// The time of the connection's entry in the connection table, for
-    /// [`Device::schedule`](crate::device::Device::schedule).
+    /// The planned time of the next call by a pass, which the connection's entry in the connection table also has.
+    /// For [`Device::schedule`](crate::device::Device::schedule).
     pub(crate) next_service: Arc<NextService>,
     pub(crate) socket: Arc<Socket>,
     /// Upper limit of the path MTU search: datagram payload in bytes.

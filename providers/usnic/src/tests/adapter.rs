@@ -220,8 +220,8 @@ fn withdrawn_request_is_reported_to_the_server_only() {
     let number = client.cm.connect(pair.clone(), &spec, conn(1), CAPS).unwrap();
     let request = server.request();
     client.cm.cancel(number);
-    // The withdrawal may still be in flight. If the accept is sent first, the client rejects it and the server's
-    // consumer gets an event.
+    // The withdrawal may still be in flight. If it has arrived, the accept fails. Otherwise the client replies to the
+    // accept with a Reset. In both cases the server's consumer gets an event.
     request.accept_into(Arc::new(FakeQp::default()), b"", conn(2), CAPS).unwrap();
     assert_eq!(server.event(), (conn(2), "accept failed"));
     assert!(client.object_layer.events.has(|_| Some(())).is_none() && pair.events.has(|_| Some(())).is_none());

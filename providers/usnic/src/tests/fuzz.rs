@@ -49,8 +49,9 @@ fn address(last: u8) -> SocketAddr {
 
 /// Processes arbitrary bytes as a packet, with and without a valid checksum.
 ///
-/// Checks that there is no panic, that decoded parts are within the packet, that an echo reply is not longer than its
-/// packet, and that three copies of the packet cause handshake replies of at most nine times its length in total.
+/// Checks that there is no panic, that decoded parts are within the packet, that an echo reply or the Reset for an
+/// unmatched accept is not longer than the packet, and that three copies of the packet cause handshake replies of at
+/// most nine times its length in total.
 pub fn packet(bytes: &[u8]) {
     if let Some((head, body)) = wire::head(bytes) {
         for kind in [Kind::Fragment, Kind::Chunk, Kind::Piece, Kind::Ack] {
@@ -266,7 +267,8 @@ impl Peer<'_> {
         self.receive(Kind::Ack, u16::from(flags & 3), &body);
     }
 
-    /// Passes a packet of any kind to the connection. The script contains its kind, flags and body.
+    /// Passes a packet of any kind except Cookie and Reject to the connection. The script contains its kind, flags and
+    /// body.
     fn control_packet(&mut self) {
         use Kind::*;
         let kinds = [

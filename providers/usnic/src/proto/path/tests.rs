@@ -23,7 +23,7 @@ impl Net {
         size <= self.carries && (self.state >> 33) as f64 / (1u64 << 31) as f64 >= self.loss
     }
 
-    /// Sends all probes that are due, and acks those that arrive. Returns their sizes.
+    /// Sends all probes that are due, and acks those that arrive. Returns the sizes of all sent probes.
     fn probes(&mut self, path: &mut PathMtu) -> Vec<usize> {
         let mut sent = Vec::new();
         while let Some(size) = path.next_probe(self.now) {

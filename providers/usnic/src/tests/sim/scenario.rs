@@ -7,7 +7,7 @@ use super::random::TestRandom;
 use crate::proto::congestion::Algorithm;
 use crate::proto::{MICROS, MILLIS, Nanos, SECONDS};
 
-/// Maximum length of a message, and size of the memory that RDMA reads access, in bytes.
+/// Maximum length of a message, and size of the read-only memory for RDMA reads, in bytes.
 pub(super) const LONGEST: u32 = 300 << 10;
 
 #[derive(Clone, Debug)]

@@ -61,7 +61,7 @@ pub(crate) struct TestHost {
     pub(crate) executed: u32,
     /// Ages of sends that were reported as overdue.
     pub(crate) overdue: Vec<Nanos>,
-    /// Reads of which some data has arrived.
+    /// Incomplete reads and atomic operations of which some data has arrived, by id.
     pub(super) reads: BTreeMap<u64, Buffer>,
 }
 

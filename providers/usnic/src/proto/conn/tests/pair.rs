@@ -62,7 +62,7 @@ pub(crate) struct ConnPair {
     next_id: u64,
     /// How often each fast path was used: for a transmitted send, a send that waits, a receive.
     pub(crate) quick: [u32; 3],
-    /// All packets that were sent, if logging is enabled.
+    /// The packets that `pump` has sent since logging was enabled, or `None` if it is disabled.
     pub(crate) log: Option<Vec<(Endpoint, OutgoingPacket, Datagram)>>,
 }
 

@@ -28,7 +28,7 @@ pub(crate) fn server_at(port: u16) -> SocketAddr {
     SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1)), port)
 }
 
-/// Faults of the network, in percent of packets and nanoseconds.
+/// Faults of the network, in percent of packets, and its maximum delay in nanoseconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Faults {
     pub(crate) loss: u64,
