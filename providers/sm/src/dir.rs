@@ -185,8 +185,9 @@ fn clean_process(process: &Path, pid: i32) -> bool {
     fs::remove_dir(process).is_ok()
 }
 
-/// Removes the directory of an end point, unless a live process holds its lock. Has no effect if the path or its
-/// parent is not a directory, or if the lock file cannot be opened or was replaced.
+/// Removes the directory of an end point, unless a live process holds its lock. A directory without a lock file is
+/// removed too. Has no effect if the path or its parent is not a directory, or if the lock file exists but cannot be
+/// opened or was replaced.
 fn clean_endpoint(path: &Path) {
     if !is_directory(path) || !path.parent().is_some_and(is_directory) {
         return;
@@ -199,8 +200,8 @@ fn clean_endpoint(path: &Path) {
     }
 }
 
-/// Whether the process that created this directory exited before it locked the directory. A live process locks it
-/// within `CREATION_TIME`; until then, no other process may change the directory.
+/// Whether the process that created this directory (`.new-<id>`) exited before it gave the directory its final name. A
+/// live process locks the directory within `CREATION_TIME`; until then, no other process may change it.
 fn is_abandoned(new: &Path, pid: i32) -> bool {
     const CREATION_TIME: Duration = Duration::from_secs(10);
     let Ok(found) = fs::symlink_metadata(new) else { return false };

@@ -37,7 +37,7 @@ pub trait LocalMemory {
 pub struct Segments {
     few: [Segment; INLINE_SEGMENTS],
     count: usize,
-    /// The list, if it has more than `INLINE_SEGMENTS` segments.
+    /// The list, if `count` exceeds `INLINE_SEGMENTS`. Otherwise it is not used, and may be a previous list.
     more: Option<Box<[Segment]>>,
     total: u64,
 }

@@ -178,7 +178,8 @@ impl Writer {
     pub(crate) fn advance(&mut self, index: u64, length: u8, free: u32) {
         debug_assert!(free > 0 && u64::from(free) <= self.free_slots() && index == self.next);
         self.next = index + 1;
-        // The reader's CPU has the cache lines of this later slot. The prefetch transfers them before they are written.
+        // The reader's CPU has the cache lines of a later slot, as in `publish`. The prefetch transfers them before
+        // they are written.
         if u64::from(free) > 1 + PREFETCH_DISTANCE {
             self.slots.prefetch_slot::<0>(index + 1 + PREFETCH_DISTANCE, true);
             if length as usize > LINE - BODY {

@@ -389,7 +389,7 @@ fn helper(pair: &Both, then: impl FnOnce(&CopyDelegation<'_>)) {
 }
 
 /// Length of the messages of the following tests, of the part that the sender may write, and of the last bytes, which
-/// the receiver keeps in a buffer until the message is complete.
+/// the receiver keeps in a buffer until all bytes before them are complete.
 const LENGTH: usize = 100_000;
 const SENDERS_PART: usize = 48 << 10;
 const TAIL: usize = 64;

@@ -275,7 +275,7 @@ impl Tx {
     }
 
     /// Completes and removes the requests at the front of the queue that are done. Returns whether any was removed. A
-    /// request that has failed is completed too, and is the fault that ends the connection.
+    /// request that has failed is completed too, and its failure is returned as the fault that ends the connection.
     fn retire(&mut self, context: &QpContext, out: &mut CompletionWriter<'_>) -> Result<bool, ConnectionFault> {
         let mut moved = self.retire_quick(context, out);
         if self.has_retirable {
