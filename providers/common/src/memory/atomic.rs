@@ -82,8 +82,8 @@ impl Atomic {
         if !Self::is_aligned(address) || !user_copy::may_write(address, ATOMIC_SIZE as usize, registration) {
             return None;
         }
-        // SAFETY: the address is aligned, `may_write` has found the memory writable, and the caller permits this call to
-        // write it.
+        // SAFETY: the address is aligned, `may_write` has found the memory writable, and the caller permits this call
+        // to write it.
         Some(unsafe { self.apply(address as *mut u8) })
     }
 }
