@@ -384,7 +384,7 @@ impl EndpointDir {
             let folder = open_directory(&self.base.qualifiers_path());
             let file = match folder.and_then(|folder| open_name(&folder, qual, OFlags::RDWR | OFlags::CREATE)) {
                 Ok(file) => file,
-                Err(Errno::NOENT) => continue, // Another process has just removed the empty directory `qualifiers_path`.
+                Err(Errno::NOENT) => continue, // Another process has just removed the empty `qualifiers_path`.
                 Err(e) => return Err(self.base.dir.report_failure("create the name of a listener,", &path, &e.into())),
             };
             fail_point!(QualOpened);

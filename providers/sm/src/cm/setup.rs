@@ -61,8 +61,8 @@ fn params(
 }
 
 /// Returns the directory of the end point to which a request must be sent. For an IP address, this is the end point
-/// that listens on the qualifier. An address that is a path names the directory itself. `Ok(None)`: the IP address is
-/// local, but there is no listener.
+/// that listens on the qualifier. An address that is a path names the directory itself, or its file `sock`. `Ok(None)`:
+/// the IP address is local, but there is no listener.
 fn resolve(device: &Device, address: &PeerAddress, qual: u64) -> Result<Option<PathBuf>> {
     match address {
         PeerAddress::Path(path) => {
