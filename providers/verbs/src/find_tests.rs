@@ -27,8 +27,8 @@ impl Tree {
         tree
     }
 
-    /// Creates a host with rdma_cm, a RoCE adapter (eth2, with a VLAN), an InfiniBand adapter with two ports, and
-    /// soft-RoCE.
+    /// Creates a host with rdma_cm, a RoCE adapter (eth2, with a VLAN), an InfiniBand adapter with two ports, soft-RoCE
+    /// (eth3, below a bond with a VLAN), and a network device without RDMA (eth4).
     fn full() -> Self {
         let mut tree = Tree::bare();
         tree.file("class/misc/rdma_cm/dev", "10:58");

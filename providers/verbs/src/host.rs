@@ -11,11 +11,11 @@ use std::path::{Path, PathBuf};
 /// Maximum nesting of network devices. A VLAN on a bond on a port has nesting 2.
 const MAX_NESTING: usize = 4;
 
-/// Where the devices and addresses of a host are listed.
+/// The sources from which devices and addresses of a host are determined. Tests replace them by fakes.
 pub(crate) struct HostInterfaces {
     pub(crate) sys: PathBuf,
     pub(crate) dev: PathBuf,
-    /// Addresses, each with its network device.
+    /// Addresses of the host, each with its network device.
     pub(crate) addresses: Vec<(String, IpAddr)>,
     /// Resolves a host name.
     pub(crate) resolve: fn(&str) -> Vec<IpAddr>,

@@ -29,7 +29,7 @@ const LOCAL: Access =
 const WRITE: Access =
     Access { local_write: false, remote_read: false, remote_write: true, remote_atomic: false, zero_based: false };
 
-/// Opens the device, if there is one.
+/// Opens the soft-RoCE device `rxe0`. If that fails, prints the reason and returns `None`: the test is skipped.
 fn device() -> Option<Arc<Context>> {
     let opened = Context::open("rxe0");
     if let Err(error) = &opened {

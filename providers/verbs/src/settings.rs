@@ -48,7 +48,7 @@ pub(crate) struct VerbsSettings {
     pub(crate) max_inline: Option<u32>,
     /// Timeouts of rdma_cm's address and route resolution.
     pub(crate) resolving: ResolutionTimeouts,
-    /// Path parameters for the managers `socket` and `none`. `rdma` uses only the timers and retry counts.
+    /// Path parameters for the managers `socket` and `none`; `rdma` uses some of them.
     pub(crate) path: PathSettings,
     /// The peer assumed by the manager `none`.
     pub(crate) peer: AssumedPeer,

@@ -15,8 +15,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::api;
 
-/// 64-bit words of a thread's slot: thread id, function + 1 (0: outside any function), start time,
-/// unused.
+/// 64-bit words of a thread's slot: thread id, function number + 1 (0: outside any function), start time, unused.
 const SLOT: usize = 4;
 /// Number of slots. 255 threads have one slot each. Further threads share the last one; their current function is not
 /// reported.

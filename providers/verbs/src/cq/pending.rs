@@ -95,7 +95,7 @@ impl PendingCompletions {
         }
     }
 
-    /// Moves queued completions to the buffer of the polling thread, which is empty.
+    /// Moves queued completions to the polling thread's buffer, as many as it has space for. The buffer must be empty.
     pub(super) fn move_to(&mut self, out: &mut PollBuffer<'_>) {
         let count = out.remaining().min(self.queue.len());
         for (place, done) in out.space.iter_mut().zip(self.queue.drain(..count)) {

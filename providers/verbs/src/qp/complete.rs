@@ -18,7 +18,7 @@ use crate::cq::status;
 use crate::qp::work::WorkEntry;
 
 /// Whether a status ends the connection. A flush does not: it is the consequence of another failure, which ends the
-/// connection (spec/endpoints 8.4).
+/// connection (spec/endpoints 8.4), or of a connection that is ending.
 fn is_failure(status: Status) -> bool {
     !matches!(status, Status::Success | Status::Flushed)
 }

@@ -56,7 +56,7 @@ pub(crate) struct QpCore {
     request_cq: Arc<CqCore>,
     /// Capacity reserved in `recv_cq` and `request_cq`.
     _queues: [ReservedCapacity; 2],
-    /// Slots of the queue pair in `recv_cq` and `request_cq`.
+    /// Slots that `recv_cq` and `request_cq` have assigned to the two queues of the queue pair.
     slots: OnceLock<[u32; 2]>,
     link: Mutex<Option<CurrentConnection>>,
     recv: Mutex<ReceiveQueue>,
@@ -106,7 +106,7 @@ enum PostPhase {
     Broken,
 }
 
-/// State of the receive queue.
+/// The receives in flight, and whether their completions are passed on. Locked by posts and by polls.
 struct ReceiveQueue {
     /// The device's queue pair, the same as in [`SendQueue`]. `QpCore::renumber` replaces both.
     hw: Arc<ibv::Qp>,
@@ -121,7 +121,8 @@ struct ReceiveQueue {
     unreported_recvs: Vec<Completion>,
 }
 
-/// State of the send queue.
+/// The requests in flight, queued requests, and what a post needs to know of the connection. Locked by posts and by
+/// polls.
 struct SendQueue {
     hw: Arc<ibv::Qp>,
     work: InFlightWork<PendingBind>,

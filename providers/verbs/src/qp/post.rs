@@ -329,8 +329,8 @@ impl SendQueue {
     }
 }
 
-/// Returns the status of an atomic operation with invalid length or alignment. Drivers handle such operations
-/// differently: some fail the post, others never complete the operation.
+/// Returns the status with which an atomic operation of invalid length or alignment fails; `None` if both are valid.
+/// Drivers handle invalid ones differently: some fail the post, others never complete the operation.
 #[cold]
 fn check_atomic(remote: Remote, bytes: u64) -> Option<Status> {
     if bytes != ATOMIC_SIZE {

@@ -17,7 +17,8 @@ use crate::ibv;
 use crate::qp::work::WorkEntry;
 
 impl QpCore {
-    /// Posts a receive with one segment, or returns false.
+    /// Posts a receive with one segment. Returns false, without a post, if the general path is needed: the segment is
+    /// empty, the queue is full or flushed, a watermark would be crossed, or the device's post fails.
     #[inline(always)]
     pub(super) fn post_recv_quickly(&self, segment: &Segment, cookie: u64) -> bool {
         let mut recv = self.recv.lock();
@@ -35,7 +36,8 @@ impl QpCore {
         true
     }
 
-    /// Posts a send, RDMA write or RDMA read with one segment, or returns false.
+    /// Posts a send, RDMA write or RDMA read with one segment. Returns false, without a post, if the general path is
+    /// needed: for example, the connection is not established, the queue is full, or the segment is empty or too long.
     #[inline(always)]
     pub(super) fn post_request_quickly<const SUPPRESS: bool>(&self, op: Op, segment: &Segment, cookie: u64) -> bool {
         let _deferral = self.defer();

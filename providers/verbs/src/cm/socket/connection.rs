@@ -24,7 +24,7 @@ use super::{SocketContext, TcpListening};
 use crate::engine::{AwaitedEvents, EventHandler, WatchedDescriptor};
 use crate::qp::CmConnection;
 
-/// A connection, an attempt, or a request.
+/// A connection over a TCP socket: at first an attempt of this IA to connect, or a request of a peer.
 pub(super) struct SocketConnection {
     me: Weak<SocketConnection>,
     context: Arc<SocketContext>,

@@ -381,7 +381,8 @@ fn client_gives_up(ctx: &Ctx) {
     expect_nothing(conn.events.h());
 }
 
-/// Accepts a request whose requester has ended. Checks the ACCEPT_COMPLETION_ERROR event and the flushed receive.
+/// Accepts a request whose requester has disconnected or whose process has ended. Checks the ACCEPT_COMPLETION_ERROR
+/// event and the flushed receive.
 #[track_caller]
 pub(super) fn is_accepted_too_late(conn: &Conn, request: ConnectionRequest) {
     post_empty_recv(conn, 1);

@@ -349,8 +349,8 @@ pub(crate) fn silent_listener(ctx: &Ctx, ia: &Ia, n: u64) -> (Evd, Psp) {
     (requests, psp)
 }
 
-/// Returns a full EVD and the EP that filled it. A queue may grow far beyond its length, so it is filled until the IA
-/// reports an overflow or 100,000 events are queued. The overflow event is dequeued.
+/// Fills an EVD until the IA reports an overflow, or with 100,000 events, because a queue may grow far beyond its
+/// length. Dequeues the overflow event. Returns the EVD and the EP that filled it.
 #[track_caller]
 pub(crate) fn full_evd(ia: &Ia, pz: &Pz, flags: DAT_EVD_FLAGS) -> (Evd, Ep) {
     let evd = ia.evd(1, flags | DAT_EVD_CONNECTION_FLAG);
