@@ -6,7 +6,7 @@ use dat_abi::*;
 
 use super::*;
 
-/// Every enumeration and its constants.
+/// Every enumeration of the headers of DAT 1.2, with its constants.
 pub(crate) fn enums() -> Vec<Enum> {
     vec![
         enumeration!(DAT_MEM_TYPE { DAT_MEM_TYPE_VIRTUAL, DAT_MEM_TYPE_LMR, DAT_MEM_TYPE_SHARED_VIRTUAL }),
@@ -335,7 +335,7 @@ pub(crate) fn enums() -> Vec<Enum> {
     ]
 }
 
-/// Every integer macro.
+/// Every integer macro of the headers of DAT 1.2.
 pub(crate) fn integers() -> Vec<(&'static str, i64)> {
     integers![
         DAT_VERSION_MAJOR,
@@ -467,12 +467,12 @@ pub(crate) fn integers() -> Vec<(&'static str, i64)> {
     ]
 }
 
-/// Every string macro.
+/// Every string macro of the headers of DAT 1.2.
 pub(crate) fn strings() -> Vec<(&'static str, &'static str)> {
     strings![DAT_PROVIDER_INIT_FUNC_STR, DAT_PROVIDER_FINI_FUNC_STR]
 }
 
-/// Every typedef that is no function type.
+/// Every typedef of the headers of DAT 1.2 that is no function type.
 pub(crate) fn typedefs() -> Vec<Type> {
     types![
         DAT_UINT32,
@@ -583,7 +583,7 @@ pub(crate) fn typedefs() -> Vec<Type> {
     ]
 }
 
-/// Every typedef of a function pointer.
+/// Every typedef of a function pointer in the headers of DAT 1.2.
 pub(crate) fn function_types() -> Vec<Type> {
     types![
         DAT_AGENT_FUNC,
@@ -661,7 +661,7 @@ pub(crate) fn function_types() -> Vec<Type> {
     ]
 }
 
-/// Every record and its fields.
+/// Every record of the headers of DAT 1.2, with its fields.
 pub(crate) fn records() -> Vec<Record> {
     vec![
         record!(DAT_NAMED_ATTR { name, value }),
@@ -899,7 +899,7 @@ pub(crate) fn records() -> Vec<Record> {
     ]
 }
 
-/// Every union without a name in C, with the field that contains it.
+/// Every union without a name in the headers of DAT 1.2, with the field that contains it.
 pub(crate) fn unnamed() -> Vec<(&'static str, Record)> {
     Vec::new()
 }

@@ -6,7 +6,7 @@ use dat_abi::v2::*;
 
 use super::*;
 
-/// Every enumeration and its constants.
+/// Every enumeration of the headers of DAT 2.0, with its constants.
 pub(crate) fn enums() -> Vec<Enum> {
     vec![
         enumeration!(DAT_MEM_TYPE { DAT_MEM_TYPE_VIRTUAL, DAT_MEM_TYPE_LMR, DAT_MEM_TYPE_SHARED_VIRTUAL }),
@@ -646,7 +646,7 @@ pub(crate) fn enums() -> Vec<Enum> {
     ]
 }
 
-/// Every integer macro.
+/// Every integer macro of the headers of DAT 2.0.
 pub(crate) fn integers() -> Vec<(&'static str, i64)> {
     integers![
         DAT_VERSION_MAJOR,
@@ -800,7 +800,7 @@ pub(crate) fn integers() -> Vec<(&'static str, i64)> {
     ]
 }
 
-/// Every string macro.
+/// Every string macro of the headers of DAT 2.0.
 pub(crate) fn strings() -> Vec<(&'static str, &'static str)> {
     strings![
         DAT_PROVIDER_INIT_FUNC_STR,
@@ -830,7 +830,7 @@ pub(crate) fn strings() -> Vec<(&'static str, &'static str)> {
     ]
 }
 
-/// Every typedef that is no function type.
+/// Every typedef of the headers of DAT 2.0 that is no function type.
 pub(crate) fn typedefs() -> Vec<Type> {
     types![
         DAT_UINT32,
@@ -980,7 +980,7 @@ pub(crate) fn typedefs() -> Vec<Type> {
     ]
 }
 
-/// Every typedef of a function pointer.
+/// Every typedef of a function pointer in the headers of DAT 2.0.
 pub(crate) fn function_types() -> Vec<Type> {
     types![
         DAT_AGENT_FUNC,
@@ -1069,7 +1069,7 @@ pub(crate) fn function_types() -> Vec<Type> {
     ]
 }
 
-/// Every record and its fields.
+/// Every record of the headers of DAT 2.0, with its fields.
 pub(crate) fn records() -> Vec<Record> {
     vec![
         record!(DAT_COMM { domain, r#type, protocol }),
@@ -1352,7 +1352,7 @@ pub(crate) fn records() -> Vec<Record> {
     ]
 }
 
-/// Every union without a name in C, with the field that contains it.
+/// Every union without a name in the headers of DAT 2.0, with the field that contains it.
 pub(crate) fn unnamed() -> Vec<(&'static str, Record)> {
     vec![
         ("DAT_CNO_PARAM.proxy", record!(DAT_CNO_PROXY { agent, fd, none })),
