@@ -45,7 +45,7 @@ static DAT_EVD_HANDLE data, sends;
 static DAT_LMR_CONTEXT key;
 static DAT_RMR_CONTEXT remote_key;
 
-/* Callgrind counts from the entry of such a function to its return. The barrier prevents a tail call. */
+/* Defines a function in which callgrind counts: from its entry to its return. The barrier prevents a tail call. */
 #define COUNTED(name, call, ...)                                 \
     __attribute__((noinline)) static DAT_RETURN name __VA_ARGS__ \
     {                                                            \

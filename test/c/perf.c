@@ -233,8 +233,8 @@ static void to_all(void)
         send_one(n);
 }
 
-/* A client sends `count` messages, and the server receives these of each client. Returns the time. The server sends
- * each client a message when it is ready, and another when it has received all. */
+/* Each client sends `count` messages, and the server receives the messages of all clients. Returns the time. The server
+ * sends each client a message when it is ready, and another when it has received all messages. */
 static double burst(long count)
 {
     long n, before = received;

@@ -28,7 +28,7 @@ enum { DEPTH = 64, BATCH = 32, AREA = 256 << 10, POLL = 16, INLINE = 200 };
         }                                                                                      \
     } while (0)
 
-/* Callgrind counts from the entry of such a function to its return. The barrier prevents a tail call. */
+/* Defines a function in which callgrind counts: from its entry to its return. The barrier prevents a tail call. */
 #define COUNTED(name, call, ...)                          \
     __attribute__((noinline)) static int name __VA_ARGS__ \
     {                                                     \

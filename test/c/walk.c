@@ -458,7 +458,7 @@ static int be_refused(void)
     return 1;
 }
 
-/* Hands a request off from one service point to another, which rejects it. */
+/* Hands a request off from one service point to another, and rejects it there. */
 static int be_passed_on(void)
 {
     DAT_CR_HANDLE cr = DAT_HANDLE_NULL;

@@ -21,7 +21,7 @@ use crate::stop;
 const CREATION_TIMEOUT: Duration = Duration::from_secs(20);
 /// Default maximum number of objects.
 const MAX_OBJECTS: usize = 100_000;
-/// A registration has at most the available memory divided by this number.
+/// A registration has at most the available memory divided by this number, and at most `MAX_LENGTH` bytes.
 const MEMORY_DIVISOR: u64 = 4;
 const MAX_LENGTH: u64 = 1 << 30;
 /// Size in bytes of the first registration.
@@ -184,8 +184,8 @@ fn try_one(common: &Common, width: usize, maximum: Option<usize>, limit: Limit) 
     Ok(found)
 }
 
-/// Creates objects until a call fails, `most` objects exist or the time is over. Then frees them all and creates one
-/// more.
+/// Creates objects until a call fails, `most` objects exist or the time is over. Then frees them all, and checks that
+/// another object can be created.
 fn exhaust<T: Object>(most: usize, make: impl Fn(usize) -> CallResult<T>) -> Result<LimitResult> {
     let (mut made, mut refusal) = (Vec::new(), None);
     let began = Instant::now();
@@ -279,8 +279,8 @@ fn post_receives(existing: &PreexistingObjects, most: usize) -> Result<LimitResu
     Ok(LimitResult { made, refusal, remark: String::new() })
 }
 
-/// Registers memory of doubling size, at most `most` times, until a refusal or until the maximum share of the available
-/// memory.
+/// Registers memory of doubling size, one registration at a time and at most `most` times, until a refusal. The size is
+/// at most `MAX_LENGTH`, and at most the available memory divided by `MEMORY_DIVISOR`.
 fn sizes(existing: &PreexistingObjects, most: usize) -> Result<LimitResult> {
     let spare = (spare_memory() / MEMORY_DIVISOR).min(MAX_LENGTH);
     let (mut size, mut largest, mut refusal) = (FIRST_LENGTH, 0, None);

@@ -14,7 +14,7 @@ use dapl_test::stage::{self, workspace};
 use crate::quiet::text_of;
 use crate::{Result, setup};
 
-/// Packages with the libraries, the programs and the headers.
+/// Debian packages with the reference's libraries, programs and headers.
 const PACKAGES: [&str; 3] = ["libdapl2", "dapl2-utils", "libdapl-dev"];
 /// Adapter of the reference's registry: over rdma_cm, on the guest's device.
 pub(crate) const ADAPTER: &str = "ofa-v2-d0";

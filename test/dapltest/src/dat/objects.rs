@@ -178,8 +178,9 @@ impl Ep {
         self.ep.handle()
     }
 
-    /// Dequeues completions until no work request is outstanding, and disconnects if one is. Gives up after
-    /// [`FLUSH_LIMIT`]. Returns at once if the endpoint is unconnected, because posted receives then never complete.
+    /// If work requests are outstanding, disconnects, and dequeues completions until none is outstanding. Gives up
+    /// after [`FLUSH_LIMIT`]. Returns at once if the endpoint is unconnected, because posted receives then never
+    /// complete.
     fn flush(&self) {
         let deadline = Instant::now() + FLUSH_LIMIT;
         let mut is_connected = true;

@@ -79,7 +79,7 @@ impl Party<'_> {
         Ok(())
     }
 
-    /// Waits for the peer's message on each endpoint, and posts the receive again immediately.
+    /// Waits for the peer's message on each endpoint, checks its data with `-V`, and posts the receive again.
     fn receive(&mut self, number: usize, iteration: u32) -> Result {
         for endpoint in 0..self.eps.len() {
             self.await_receive(endpoint, number)?;

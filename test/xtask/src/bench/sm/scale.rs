@@ -6,7 +6,7 @@ use crate::bench::ours::PerfArguments;
 use crate::bench::scale::{OutputField, PerfRun, Plan, SENDERS, connections, connects, memory, percentiles};
 use crate::bench::side::Effort;
 
-/// These measurements, in the order of the table.
+/// The measurements of sm without targets, in the order of the table.
 pub(super) fn plans(effort: Effort) -> Vec<Plan> {
     let rate = |clients, name| PerfRun {
         ask: PerfArguments { clients, ..PerfArguments::new("rate", 8, effort.count(2_000_000)) },

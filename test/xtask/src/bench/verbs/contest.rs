@@ -138,7 +138,7 @@ pub(super) struct Measured {
 }
 
 impl Measured {
-    /// Measures all programs in alternation.
+    /// Measures the programs that support the operation, in alternation.
     pub(super) fn take(operation: &'static Operation, sides: &Sides, guest: &mut Guest, rounds: usize) -> Result<Self> {
         let able: Vec<Side> = Side::ALL.into_iter().filter(|side| side.can(operation)).collect();
         let failed = |side: Side, reason| format!("{} by {}: {reason}", operation.id, side.name());

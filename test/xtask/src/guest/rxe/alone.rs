@@ -91,7 +91,7 @@ const OBJECTS: &str = r#"
 for try in 1 2 3 4 5 6 7 8 9 10; do rdma resource show | cmp -s - /tmp/resources && exit 0; sleep 1; done
 echo "before: $(cat /tmp/resources)"; echo "after:  $(rdma resource show)"; rdma resource show qp; exit 1"#;
 
-/// Runs all checks.
+/// Runs the checks that need only one guest, as far as they are selected.
 pub(super) fn run(setting: &Setting, report: &mut Report) {
     let mut keeper = Keeper::default();
     let guest = &mut keeper;

@@ -244,7 +244,7 @@ impl Programs<'_> {
     }
 }
 
-/// Runs all cases.
+/// Runs the selected cases, and the connect without a listener if that is selected.
 pub(super) fn run(setting: &Setting, report: &mut Report, keeper: &mut Keeper) {
     let wanted: Vec<Case> = cases().into_iter().filter(|case| report.wants(&case.title())).collect();
     let no_listener = "interop::reports_rejection_without_listener";

@@ -113,7 +113,7 @@ fn cases() -> impl Iterator<Item = Case> {
     cases.filter(|case| case.program.name != "dtestsrq" || (case.server, case.client) == PAIRS[0])
 }
 
-/// Runs all checks.
+/// Runs the selected checks.
 pub(super) fn run(setting: &Setting, report: &mut Report, keeper: &mut Keeper) {
     let wanted: Vec<_> = cases().filter(|case| report.wants(&case.title())).collect();
     if wanted.is_empty() {

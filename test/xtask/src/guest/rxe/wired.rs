@@ -51,7 +51,7 @@ until tc -s filter show dev eth0 ingress | grep -q "dropped [1-9]"; do kill -0 $
 tc -s filter show dev eth0 ingress; tc qdisc del dev eth0 clsact
 wait $job"#;
 
-/// Runs all checks.
+/// Runs the checks that need two guests, as far as they are selected.
 pub(super) fn run(setting: &Setting, report: &mut Report) {
     let mut wire = Wire::default();
     // This check must be first, because it needs equal QP numbers on both sides.
