@@ -229,7 +229,8 @@ impl Device {
         }
     }
 
-    /// Ends all connections, because the device has failed or was removed.
+    /// Ends all connections over the device, also those of other IAs of this process, because the device has failed or
+    /// was removed.
     fn fail_all_connections(&self) {
         log::error!(
             "{}: device {} has failed or is being removed; its connections end with BROKEN; close the IA and open it again when \

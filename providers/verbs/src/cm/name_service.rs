@@ -60,8 +60,8 @@ impl NameService {
         NameService { path, table: OnceLock::new() }
     }
 
-    /// Returns the GID of the host with this address; logs an error if there is none. The first call reads the file and
-    /// calls the resolver, which may block for seconds.
+    /// Returns the GID of the host with this address; logs an error if there is none. The first lookup reads the file
+    /// and resolves its host names, which may block for seconds.
     pub(crate) fn gid(&self, address: IpAddr) -> Option<Gid> {
         let found = self.lookup(address);
         if found.is_none() {

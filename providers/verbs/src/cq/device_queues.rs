@@ -66,7 +66,7 @@ impl DeviceCqParams {
         let capacity = wanted.checked_next_power_of_two().unwrap_or(self.max_capacity).min(self.max_capacity);
         let resized = || {
             cq.resize(capacity).inspect_err(|error| {
-                // The caller creates another device queue instead.
+                // `reserve` creates another device queue instead; `grow_shared` logs a warning.
                 log::debug!("{}: cannot grow a completion queue to {capacity} entries: {error}", self.context.name());
             })
         };

@@ -72,7 +72,8 @@ enum EventOwner {
     /// A request that waits for the consumer's decision. The flag is true if the requester has given up.
     Request(Arc<Mutex<bool>>),
     /// A connection or attempt that this process has ended. Its id is kept until the peer has confirmed the end of the
-    /// connection or has replied to the attempt, or until a time limit (`DISCONNECT_WAIT`, `WITHDRAWAL`).
+    /// connection or has replied to the attempt, until rdma_cm reports another end (`is_end`), or until a time limit
+    /// (`DISCONNECT_WAIT`, `WITHDRAWAL`).
     Ended(Arc<RdmaConnection>),
 }
 
@@ -136,8 +137,9 @@ impl RdmaManager {
         drop(owner);
     }
 
-    /// Releases the id if this process has ended its connection or attempt. Called when an event shows that the id need
-    /// not be kept any longer: the peer has confirmed the disconnect, or has accepted or rejected an abandoned attempt.
+    /// Releases the id if this process has ended its connection or attempt. Called after an event that shows that the id
+    /// need not be kept any longer: the peer has confirmed the disconnect, has accepted or rejected an abandoned
+    /// attempt, or rdma_cm has reported another end (`is_end`).
     fn release_if_ended(&self, number: usize) {
         let is_ended = matches!(self.owners.lock().get(&number), Some(EventOwner::Ended(_)));
         if is_ended {

@@ -34,8 +34,8 @@ pub(crate) struct LocalEnd {
     pub(crate) active_mtu: ibv_mtu,
     pub(crate) gid_index: u8,
     pub(crate) gid: Gid,
-    /// Index of the partition key `DAPL_IB_PKEY` in the port's table. `None`: the variable is not set or 0, and the
-    /// queue pair keeps index 0.
+    /// Index of the partition key `DAPL_IB_PKEY` in the port's table; 0 if the table does not have the key. `None`: the
+    /// variable is not set or 0, and the queue pair keeps index 0.
     pub(crate) partition: Option<u16>,
     pub(crate) settings: settings::PathSettings,
 }
