@@ -128,7 +128,7 @@ impl VerbsSettings {
     }
 
     /// Returns the maximum path MTU of connections in bytes. A smaller MTU of the InfiniBand path (`rdma`) or of the
-    /// peer (`socket2`) takes precedence. `active`: the port's active MTU in bytes.
+    /// peer (wire format of 2.0) takes precedence. `active`: the port's active MTU in bytes.
     pub(crate) fn path_mtu(&self, active: u32) -> u32 {
         match self.manager {
             // On RoCE, rdma_cm uses the active MTU of the port; on InfiniBand, the MTU of the subnet manager's path.

@@ -52,7 +52,7 @@ pub(crate) struct AppliedRule {
 }
 
 /// Checks whether links can be created here: root, programs, and kernel features. Installs missing programs if
-/// possible.
+/// possible, and removes namespaces that earlier processes have left.
 pub(crate) fn prepare() -> Result {
     if !setup::is_root() {
         return Err("network namespaces require root".to_owned());

@@ -137,8 +137,8 @@ impl RdmaManager {
         drop(owner);
     }
 
-    /// Releases the id if this process has ended its connection or attempt. Called after an event that shows that the id
-    /// need not be kept any longer: the peer has confirmed the disconnect, has accepted or rejected an abandoned
+    /// Releases the id if this process has ended its connection or attempt. Called after an event that shows that the
+    /// id need not be kept any longer: the peer has confirmed the disconnect, has accepted or rejected an abandoned
     /// attempt, or rdma_cm has reported another end (`is_end`).
     fn release_if_ended(&self, number: usize) {
         let is_ended = matches!(self.owners.lock().get(&number), Some(EventOwner::Ended(_)));
