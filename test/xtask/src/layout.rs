@@ -101,7 +101,7 @@ fn is_shipped(file: &Path) -> bool {
     !name.starts_with("libdapl") || is_provider || OLD_NAMES.contains(&name) || OLD_NAMES_2.contains(&name)
 }
 
-/// Whether this is a library of DAT 2.0, or a link to one.
+/// Whether this is the libdat of DAT 2.0 or a link to it, or a provider's name in old DAT 2.0 registries.
 pub(crate) fn is_of_version_2(name: &str) -> bool {
     name.starts_with("libdat2.so") || OLD_NAMES_2.contains(&name)
 }

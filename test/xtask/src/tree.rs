@@ -51,7 +51,7 @@ pub(crate) struct Part {
     pub(crate) conf: PathBuf,
 }
 
-/// Stages libraries, and builds dtest beside them.
+/// Stages libraries, builds dtest beside them, and writes the registry.
 pub(crate) fn part(name: &str, stage: impl FnOnce() -> Stage) -> Result<Part> {
     setup::require(&[setup::CC])?;
     let stage = step(&format!("build {name}"), || Ok(stage()))?;
@@ -78,7 +78,7 @@ impl Tree {
     }
 }
 
-/// The sample dat.conf, with absolute paths for the providers.
+/// The sample dat.conf, with absolute paths for the providers in all lines that are not comments.
 pub(crate) fn registry(lib: &Path) -> io::Result<String> {
     let sample = fs::read_to_string(workspace().join("dat.conf"))?;
     let lib = lib.display().to_string();

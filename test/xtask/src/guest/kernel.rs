@@ -51,7 +51,7 @@ pub(super) struct Kernel {
 }
 
 impl Kernel {
-    /// Returns the kernel in `place`. Builds it there if it is missing or was built with other modules.
+    /// Returns the kernel in `place`. Downloads and unpacks it there if it is missing or was unpacked with other modules.
     pub(super) fn find(place: &Path) -> Result<Self> {
         let kernel = Kernel { place: place.to_path_buf() };
         if fs::read_to_string(place.join("for")).is_ok_and(|text| text == purpose()) {
@@ -87,7 +87,7 @@ impl Kernel {
     }
 }
 
-/// Describes the modules for which a cached kernel was built.
+/// Text of the file `for` of an unpacked kernel: the modules. A kernel whose file has another text is replaced.
 fn purpose() -> String {
     format!("{} {}\n", REQUIRED_MODULES.join(" "), OPTIONAL_MODULES.join(" "))
 }
@@ -193,7 +193,7 @@ fn load_order<'a>(dependencies: &'a str, builtin: &str) -> Result<Vec<&'a str>> 
     let rules: BTreeMap<String, (&str, &str)> = rules.map(|(path, rest)| (name_of(path), (path, rest))).collect();
     let inside: Vec<String> = builtin.lines().map(name_of).collect();
     let mut order = Vec::new();
-    // The checksum modules come first, because other modules need them.
+    // The optional modules come first: the checksum modules among them must be loaded before rxe.
     for name in OPTIONAL_MODULES.iter().chain(&REQUIRED_MODULES) {
         if rules.contains_key(*name) {
             load(name, &rules, &mut order);

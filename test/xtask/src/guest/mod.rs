@@ -99,8 +99,8 @@ pub(crate) struct Guest {
     failed: bool,
 }
 
-/// Installs the tools and builds the kernel files that guests need, and removes the folders of earlier guests. Fails on
-/// a machine that cannot run guests.
+/// Installs the tools and downloads the kernel that guests need, and removes the folders of earlier guests. Fails on a
+/// machine that cannot run guests.
 pub(crate) fn prepare() -> Result {
     if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
         return Err("guests are for Linux on x86-64".to_owned());

@@ -23,7 +23,7 @@ pub(super) const PROVIDERS: [&str; 3] = ["sm", "usnic", "verbs"];
 /// All results of one provider.
 pub(super) struct Section {
     pub(super) provider: &'static str,
-    /// Reason why figures of this provider are missing.
+    /// Reason why all or some figures of this provider are missing.
     pub(super) trouble: Option<String>,
     pub(super) findings: Option<ResultFile>,
 }
