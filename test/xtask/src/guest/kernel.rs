@@ -51,7 +51,7 @@ pub(super) struct Kernel {
 }
 
 impl Kernel {
-    /// Returns the kernel in `place`. Downloads and unpacks it there if it is missing or was unpacked with other modules.
+    /// Returns the kernel in `place`. If it is missing or has other modules, downloads and unpacks it there.
     pub(super) fn find(place: &Path) -> Result<Self> {
         let kernel = Kernel { place: place.to_path_buf() };
         if fs::read_to_string(place.join("for")).is_ok_and(|text| text == purpose()) {
