@@ -20,7 +20,8 @@ use crate::{api, cases, flight, kit, os};
 
 /// Time limit for a role to end after its partner has failed.
 pub(crate) const GRACE: Duration = Duration::from_secs(1);
-/// The waits of a case end this long before the watchdog, so that the failure report can name the awaited event.
+/// The deadline of a case is this long before the watchdog. A role that waits for the other role until the deadline
+/// can then still report its failure.
 const MARGIN: Duration = Duration::from_secs(3);
 
 /// Arguments from the driver to a process.

@@ -243,7 +243,7 @@ fn server_gets_event(ctx: &Ctx) {
     }
 }
 
-/// A thread sleeps on the EVD of requests and connections until the program cancels it and frees the EVD.
+/// Cancels threads that sleep on the EVD of requests and connections. The EVD stays usable, and is freed at the end.
 fn client_cancels_its_thread(ctx: &Ctx) {
     let ia = ctx.ia();
     let both = ia.evd(16, DAT_EVD_CR_FLAG | DAT_EVD_CONNECTION_FLAG);

@@ -267,7 +267,7 @@ fn completions_outlive_their_ep(ctx: &Ctx) {
     for id in 0..3 {
         post_empty_recv(&server, id);
         post_empty_send(&client, id + 10);
-        // Both events are queued before the server's EP is freed.
+        // The send is complete, so its completion and that of its receive are queued before the server's EP is freed.
         until(|| is_request_idle(&client));
     }
     expect_dto(server.recv.h(), 0, DAT_DTO_SUCCESS, 0);
