@@ -140,8 +140,8 @@ static void refused(const char *call, DAT_RETURN ret)
 
 /* ---- Events ------------------------------------------------------------------------------------------------------ */
 
-/* Waits for the next event of evd. Returns 0 if another event or none arrived, which is an error in the modes `again`
- * and `stop`. */
+/* Waits for the next event of evd. Returns 0 if the wait is refused, or if another event or none arrived; the latter is
+ * an error in the modes `again` and `stop`. */
 static int event(DAT_EVD_HANDLE evd, DAT_EVENT_NUMBER number, DAT_EVENT *out, const char *what)
 {
     DAT_COUNT more;
