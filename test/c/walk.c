@@ -46,7 +46,7 @@ static enum { AGAIN, STOP, SPOIL, FILES, MEMORY, THREADS } mode;
 static const char *const mode_names[] = { "again", "stop", "spoil", "files", "memory", "threads" };
 static unsigned n;          /* number of the walk */
 static char met[512];       /* the call that was refused in this walk, if any */
-static int is_over;         /* an event reports that the walk cannot continue */
+static int is_over;         /* the awaited event has not arrived: the walk ends */
 static unsigned refusals;
 
 static int is_limited(void)

@@ -306,8 +306,8 @@ const REASONS: &[(DAT_EVENT_NUMBER, u32)] = &[
     (DAT_ASYNC_ERROR_PROVIDER_INTERNAL_ERROR, DAT_SRQ_LOW_WATERMARK_EVENT),
 ];
 
-/// Codes of the specification that no case can provoke through the C ABI of a correct library: function, code,
-/// reason.
+/// Return codes, events and completion statuses of the specification that no case can provoke through the C ABI of a
+/// correct library: function or kind, names, reason.
 pub(crate) const UNREACHABLE: &[(&str, &str, &str)] = &[
     ("dat_ia_openv", "INSUFFICIENT_RESOURCES", "memory for an adapter would have to run out"),
     ("dat_ia_openv", "INVALID_STATE", "a provider library would have to open its own entry inside dat_provider_init"),

@@ -137,7 +137,7 @@ fn install(missing: &str, packages: &[&str]) -> Result {
     apt(&[&["install", "-y", "--no-install-recommends"], packages].concat())
 }
 
-/// Updates the package lists.
+/// Updates the package lists, or reports how the user can update them.
 pub(crate) fn update() -> Result {
     match is_root() {
         true => apt(&["update"]),

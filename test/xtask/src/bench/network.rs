@@ -19,7 +19,7 @@ pub(super) enum NetworkKind {
     Wire { per_mille: u32 },
 }
 
-/// A network that is set up; removed when dropped.
+/// A network that is set up. A link between namespaces is removed when this value is dropped.
 pub(super) struct BenchNetwork {
     wire: Option<(Wire, [AppliedRule; 2], NetworkKind)>,
 }

@@ -12,7 +12,7 @@ use super::pair::{Cores, PairOutput, ServerEnd, pair};
 use crate::Result;
 use crate::json::field;
 
-/// First connection qualifier; each pair of processes uses a separate one.
+/// Connection qualifier of the first run; each further run uses the next number.
 const QUAL: u32 = 45_300;
 
 /// Output of a server that accepts clients.
@@ -21,7 +21,7 @@ const READY: &str = "perf: listening";
 /// Adapter of the measured provider.
 pub(super) struct Adapter {
     pub(super) name: &'static str,
-    /// Registry line, in which DEVICE stands for the network interface.
+    /// Registry line. The word DEVICE, if the line has it, is replaced by the network interface.
     line: &'static str,
 }
 

@@ -179,7 +179,7 @@ impl Guest {
         Ok(())
     }
 
-    /// Creates the guest from the command that runs it.
+    /// Starts the guest by running this command.
     fn over(mut command: Command, share: PathBuf, token: String) -> Result<Self> {
         let log = File::create(share.join("qemu.log")).map_err(|error| format!("{}: {error}", share.display()))?;
         command.current_dir(&share).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log);
@@ -280,7 +280,8 @@ impl Guest {
         }
     }
 
-    /// Kills the guest. Returns the reason, with the last lines of the guest's console and of qemu's log.
+    /// Kills the guest; its folder is kept. Returns the reason, with the last lines of the guest's console and of qemu's
+    /// log.
     fn end_and_describe(&mut self, reason: &str) -> String {
         self.failed = true;
         let _ = self.qemu.kill();

@@ -45,8 +45,8 @@ pub(super) fn curve(chart: &Chart, id: &str) -> String {
     inline(Panel { title, across: chart.across, up, lines }, id)
 }
 
-/// If the largest ratio exceeds the smallest by more than this factor, the axis is labelled at powers of ten, to keep
-/// it readable.
+/// If the largest value on the axis (a ratio, a target or 1) exceeds the smallest by more than this factor, the axis is
+/// labelled at powers of ten, to keep it readable.
 const WIDE: f64 = 100.0;
 
 /// Base of the axis; its labels are powers of the base.

@@ -43,7 +43,8 @@ fn contest(
     Contest { id, title, shown, must, stretch, ours, peers: vec![peer], network_kind: NetworkKind::Loopback }
 }
 
-/// RDMA writes of 1 MiB for `seconds`. With loss, a short run cannot predict the count.
+/// RDMA writes of 1 MiB for `seconds`. The run is limited by time, because with packet loss nobody knows beforehand how
+/// many writes that time allows.
 pub(super) fn writes(seconds: f64) -> Side {
     Side::Ours(PerfArguments::new("write", MIB, 1_000_000).with(&[
         "-d",
@@ -73,8 +74,8 @@ fn pingpongs(effort: Effort) -> Vec<Contest> {
     ]
 }
 
-/// Contests of MPI patterns with TCP. Long messages are also compared with this project's stream of writes from memory
-/// that was registered once.
+/// Contests of MPI patterns, compared with TCP, and registrations, which have no peer. Long messages are also compared
+/// with this project's stream of writes from memory that was registered once.
 fn like_mpi(effort: Effort) -> Vec<Contest> {
     let (short, long) = (effort.count(50_000), effort.count(2_000));
     let seconds = effort.whole_seconds(2);

@@ -28,7 +28,8 @@ const JOBS: &str = "4";
 /// A progress line is printed after this many runs.
 const STEP: u32 = 500;
 
-/// Runs all cases, or those whose names contain the text after `conformance::` or `conformance2::`.
+/// Runs the suite through each selected library: all cases through `libdat.so.1`, those of `V2_PREFIX` through
+/// `libdat2.so.2`, or the cases whose names contain the text after `conformance::` or `conformance2::`.
 pub(super) fn run(setting: &Setting, report: &mut Report, keeper: &mut Keeper) {
     for name in [NAME, NAME_2_0] {
         if report.wants(name) {

@@ -43,7 +43,7 @@ pub(crate) fn run(is_required: bool, words: &[String]) -> Result {
     report.end()
 }
 
-/// Whether this machine can run a guest and build the provider; installs missing packages if possible.
+/// Whether this machine can run a guest. Installs missing packages and downloads the guest's kernel if possible.
 fn can_run() -> Result {
     setup::require(&[setup::DEVINFO, setup::PERFTEST, setup::PING])?;
     prepare()

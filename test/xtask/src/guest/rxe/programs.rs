@@ -25,7 +25,8 @@ struct Program {
     name: &'static str,
     /// Text that the server prints when a client may start.
     ready: &'static str,
-    /// TCP port on which the server listens, shortly after it has printed `ready`.
+    /// TCP port on which the server listens shortly after it has printed `ready`; a client must not start before.
+    /// `None`: it may start after `ready`.
     port: Option<u16>,
     /// Final text of a successful client and of a successful server.
     success: [&'static str; 2],

@@ -28,7 +28,8 @@ const RXE2: &str = " u2.0 nonthreadsafe default libdaplofa.so.2 dapl.2.0 \"rxe0 
 pub(super) struct Setting {
     stage: Stage,
     conf: PathBuf,
-    /// A dat.conf in which the device has a line for DAT 2.0 only, because registry cases expect each name once.
+    /// Path of a dat.conf in which the device has a line for DAT 2.0 only, because registry cases expect each name
+    /// once.
     pub(super) conf_2_0: String,
     /// Paths of the programs.
     pub(super) dtest: String,

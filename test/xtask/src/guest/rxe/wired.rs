@@ -122,8 +122,8 @@ fn over(job: Job, manager: &str, peer: &str) -> Job {
     job.with("DAPL_VERBS_CM", manager).with("DAPL_VERBS_PEER", peer)
 }
 
-/// Connections that end in the middle of a bidirectional stream: the surviving side gets one event and all
-/// completions.
+/// Connections that end in the middle of a bidirectional stream, because one program is killed or the link goes down:
+/// each surviving program gets one event and all completions.
 fn ends(setting: &Setting, report: &mut Report, wire: &mut Wire, manager: &str) {
     let stream = setting.program("test/c/verbs_stream.c");
     // Exit status 137: the program was killed by SIGKILL, as intended.

@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::chromium::{BrowserWindow, Picture, dump, is_there, picture};
 use super::{POLICY, Scratch, page, sections};
 
-/// Script that adds an element with the positions and elements of all charts.
+/// Script that adds an element with the positions and colours of the parts of all charts, as JSON.
 const PROBE: &str = "<script>addEventListener('load', () => {
   const list = (element, name) => [...element.querySelectorAll(name)];
   const rectangle = box => [box.x + scrollX, box.y + scrollY, box.width, box.height];
@@ -87,7 +87,8 @@ fn do_meet(one: [f64; 4], other: [f64; 4]) -> bool {
         && other[1] < one[1] + one[3]
 }
 
-/// Checks the browser's layout: all parts of a chart are inside their frames.
+/// Checks the browser's layout: markers and names are inside the chart's frame, and lines have a length and a colour
+/// other than the background's.
 fn check_layout(chart: &Value) {
     let (id, frame) = (chart["id"].as_str().unwrap(), rectangle(&chart["box"]));
     assert!(frame[2] > 300.0 && frame[3] > 100.0, "{id}: {frame:?}");
