@@ -34,7 +34,8 @@ static atomic_long steps;
 static atomic_int is_done;
 static DAT_IA_HANDLE ia;
 
-/* Checks the return code of a call. A failure must be printed even while a cancellation request is pending. */
+/* Checks the type of a call's return code, and counts the call. A cancellation point, except in mode `pending`. A
+ * failure must be printed even while a cancellation request is pending. */
 static void check(const char *call, DAT_RETURN ret, DAT_RETURN wanted)
 {
     if (DAT_GET_TYPE(ret) != DAT_GET_TYPE(wanted)) {
@@ -289,7 +290,8 @@ static void end_all(struct objects *o)
     CALL(dat_ia_close(closing, DAT_CLOSE_GRACEFUL_FLAG));
 }
 
-/* Calls the provider's functions directly, as a libdat does that does not defer cancellation. */
+/* Calls the functions of a provider that initialise it, end it, open an IA and close an IA: directly, as a libdat does
+ * that does not defer cancellation. */
 static void call_provider(const char *library)
 {
     void *handle = dlopen(library, RTLD_NOW);

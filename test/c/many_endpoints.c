@@ -73,7 +73,7 @@ static int take(void)
     return (int)dto->user_cookie.as_64;
 }
 
-/* Sends one message to each endpoint. All sends are posted before the first message is received. */
+/* Sends one message to each endpoint. All sends are posted before the first completion is dequeued. */
 static void all_endpoints(void)
 {
     char *seen = calloc((size_t)count, 1);

@@ -41,8 +41,8 @@ struct place {
     uint64_t address, key;
 };
 
-/* State of a slot in the peer's memory: the number of its last block, and whether the block's write is in progress, its
- * reply has arrived, and its read is in progress. */
+/* State of a slot in the peer's memory: the number of its last block, and whether the write or the read of that block is
+ * in progress. */
 struct slot {
     uint64_t number;
     int writing, reading;
@@ -70,7 +70,7 @@ static double duration = 3;
 static int both_ways, is_to_end, is_idle;
 
 static uint64_t given, answered, taken;          /* blocks sent by this process, those with a reply, blocks of the peer */
-static uint64_t owed[SLOTS], owing;              /* replies that could not be posted yet */
+static uint64_t owed[SLOTS], owing;              /* blocks whose replies are not posted yet */
 static int receiving, requesting;                /* posted and not completed */
 static int said_bye, received_bye, says;
 static DAT_EVENT_NUMBER end;

@@ -280,8 +280,8 @@ impl Guest {
         }
     }
 
-    /// Kills the guest; its folder is kept. Returns the reason, with the last lines of the guest's console and of qemu's
-    /// log.
+    /// Kills the guest, whose folder is kept. Returns the reason, with the last lines of the guest's console and of
+    /// qemu's log.
     fn end_and_describe(&mut self, reason: &str) -> String {
         self.failed = true;
         let _ = self.qemu.kill();
