@@ -203,8 +203,8 @@ static void transferred(const DAT_EVENT *event)
         *(kind == RECEIVE ? &p->has_received : &p->has_sent) = 1;
 }
 
-/* Dequeues the receives that were posted before the rejection; the reset flushes them at the latest. In some rounds, and
- * always with `meet`, posts a receive for the next attempt. */
+/* Dequeues the receives that were posted before the rejection; the reset flushes them at the latest. In some rounds,
+ * and always with `meet`, posts a receive for the next attempt. */
 static void take_flushed(int n)
 {
     DAT_EVENT event;

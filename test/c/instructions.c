@@ -146,7 +146,8 @@ static void check(const DAT_EVENT *event, DAT_VLEN bytes)
     EXPECT(dto->transfered_length == bytes);
 }
 
-/* Dequeues the completions of a batch. With `wait` it calls dat_evd_wait after all completions are queued. */
+/* Dequeues the completions of a batch. With `wait`, dat_evd_wait dequeues all but the first completion of a measured
+ * batch; all are queued by then. */
 static void take(long events, DAT_VLEN bytes, int wait, int is_counted)
 {
     DAT_EVENT event;

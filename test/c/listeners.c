@@ -125,7 +125,8 @@ static void try_port(const char *host, int port)
     close(fd);
 }
 
-/* Tries to create and to find a name in the directory; both must be denied. */
+/* Tries to create a name in the directory, to connect to that name, and to list the directory; the same below
+ * `listeners`. All must be denied. */
 static void try_directory(const char *path)
 {
     struct sockaddr_un at = {.sun_family = AF_UNIX};

@@ -41,8 +41,8 @@ struct place {
     uint64_t address, key;
 };
 
-/* State of a slot in the peer's memory: the number of its last block, and whether the write or the read of that block is
- * in progress. */
+/* State of a slot in the peer's memory: the number of its last block, and whether the write or the read of that block
+ * is in progress. */
 struct slot {
     uint64_t number;
     int writing, reading;

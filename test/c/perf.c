@@ -66,7 +66,7 @@ static long posted, sent, received, unsignalled;
 static long last;
 /* -e: seconds after which mode `write` posts its last request; 0: no limit. */
 static double enough;
-/* -r: number and times of the recorded round trips, in seconds. */
+/* -r: whether the times of the round trips are recorded, and these times in seconds. */
 static int records;
 static double *trips;
 

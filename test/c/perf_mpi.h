@@ -40,7 +40,8 @@ static DAT_EP_HANDLE mpi_ep;
 static struct mpi_memory mpi_controls, mpi_in, mpi_out;
 /* Numbers of posted requests that have a completion, and of their dequeued completions. */
 static long mpi_posted, mpi_complete;
-/* Index of the next slot for a message to send. The first CONTROLS slots are for receives. */
+/* Number of control messages sent. Message n is sent from slot CONTROLS + n % CONTROLS; the first CONTROLS slots are
+ * for receives. */
 static long mpi_next;
 
 static struct mpi_memory mpi_register(char *bytes, size_t length)
@@ -69,7 +70,7 @@ static void mpi_post_receive(long place)
     OK(dat_ep_post_recv(mpi_ep, 1, &to, cookie, DAT_COMPLETION_DEFAULT_FLAG));
 }
 
-/* Creates this side's endpoint with its EVDs and receives. */
+/* Creates this side's endpoint and the EVD for its requests, and posts its receives. */
 static void mpi_create_ep(void)
 {
     DAT_EP_PARAM param;

@@ -88,7 +88,7 @@ static void post_receives(void)
         ok("dat_ep_post_recv", post(buffer));
 }
 
-/* Dequeues the next event. Returns whether one arrived before the timeout. */
+/* Dequeues the next event. Returns 0 if the timeout has expired or a signal has interrupted the wait. */
 static int next(DAT_EVENT *event, DAT_TIMEOUT timeout)
 {
     DAT_COUNT more;
@@ -99,8 +99,9 @@ static int next(DAT_EVENT *event, DAT_TIMEOUT timeout)
     return 1;
 }
 
-/* Makes the endpoint ready to connect: ends the connection, dequeues all flushed completions, and rejects the requests
- * that are queued between them. */
+/* Makes the endpoint ready to connect: ends the connection, resets the endpoint, then dequeues all events and rejects
+ * the requests among them. Events that arrive before the connection has ended are dropped; a client whose request is
+ * dropped times out and connects again. */
 static void reset(void)
 {
     DAT_EVENT event;

@@ -130,7 +130,7 @@ static void post(void *at, size_t length, uint64_t number)
     OK(dat_srq_post_recv(srq, 1, &segment, cookie));
 }
 
-/* Accepts a sender into an EP of the shared queue; its number is in the private data. */
+/* Creates an EP of the shared queue, and accepts a sender into it. The sender's number is in the private data. */
 static void accept_one(void)
 {
     DAT_EP_ATTR attributes = { .service_type = DAT_SERVICE_TYPE_RC, .max_recv_dtos = DAT_HW_DEFAULT,

@@ -45,7 +45,7 @@ struct player {
     long count;
     /* Numbers of completions dequeued. */
     long received, sent;
-    /* Send time of each message. */
+    /* Send time of each message; the client sets it. */
     uint64_t *stamps;
     double lasted;
 };

@@ -42,8 +42,8 @@ static DAT_LMR_CONTEXT lmr_context;
 static DAT_RMR_CONTEXT rmr_context;
 static DAT_CONN_QUAL qual = 45248;
 
-/* Registered memory: received messages, sent messages, target of the peer's writes, source of the peer's reads,
- * target of local reads. */
+/* Registered memory: received messages, sent messages, target of the peer's writes, source of local writes and of the
+ * peer's reads, target of local reads. */
 static struct memory {
     struct place in[3], out;
     unsigned char landing[BLOCK], source[BLOCK], copy[BLOCK];
