@@ -133,7 +133,7 @@ pub(crate) struct Conn {
 }
 
 impl Conn {
-    /// Creates all objects of an unconnected endpoint, on a newly opened adapter.
+    /// Creates all objects of an unconnected endpoint, on the adapter of [`Ctx::ia`].
     #[track_caller]
     pub(crate) fn alone(ctx: &Ctx) -> Self {
         Conn::on(&ctx.ia())

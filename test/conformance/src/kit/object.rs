@@ -120,8 +120,8 @@ impl Drop for Opened {
 static SHARED: Mutex<Weak<Opened>> = Mutex::new(Weak::new());
 
 impl Ctx {
-    /// Opens the adapter under test. In a case with `shares_ia`, returns the adapter that the other thread has
-    /// opened, if any.
+    /// Opens the adapter under test. In a case with `shares_ia`, returns the adapter that this or the other role has
+    /// opened, while it is open.
     #[track_caller]
     pub(crate) fn ia(&self) -> Ia {
         if !self.shares_ia {

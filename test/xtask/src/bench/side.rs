@@ -217,7 +217,7 @@ fn ours(perf: &Perf, network: &BenchNetwork, ask: &PerfArguments, shown: FigureU
     }
 }
 
-/// Number of operations that take `seconds`, estimated from the figure of a short run.
+/// Number of operations that take `seconds`, estimated from the figure of a short run; 16 to 2,000,000.
 fn count_for(seconds: f64, size: u32, shown: FigureUnit, once: f64) -> u32 {
     let count = match shown {
         FigureUnit::Bandwidth => seconds * 1e6 * once / f64::from(size.max(1)),
