@@ -15,7 +15,7 @@ const TIMEOUT: Duration = Duration::from_secs(300);
 
 const REGISTRY: &str = "faulty0 u1.2 threadsafe default libdaplfaulty.so.1 dapl.1.2 \"\" \"\"\n";
 
-/// Number of steps of `walk` in which a call failed, parsed from its output.
+/// Number of walks in which a call failed, from the output of the program `walk`: one line per walk.
 fn steps(finished: &Finished) -> usize {
     finished.stdout.lines().filter(|line| line.contains(": ") && !line.ends_with(": nothing")).count()
 }
@@ -26,7 +26,7 @@ fn setting() -> (Stage, Sandbox) {
     (stage, sandbox)
 }
 
-/// Runs `walk` in this mode; more than `least` steps must have had a failed call.
+/// Runs the program `walk` in this mode; in more than `least` of its walks a call must have failed.
 fn walk(mode: &str, plan: &str, least: usize) {
     let (stage, sandbox) = setting();
     let walk = run::program(&stage, "test/c/walk.c");
