@@ -7,7 +7,6 @@
 use std::collections::HashMap;
 use std::io;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
@@ -53,8 +52,6 @@ pub(crate) struct Device {
     pub(crate) names: SharedNames,
     /// Listeners by qualifier.
     pub(crate) listeners: Mutex<HashMap<u64, ObjectId>>,
-    /// Whether the device has reported that the port is down, and not that it is active again.
-    port_is_down: AtomicBool,
     completions: Arc<CompletionEventHandler>,
     asynchronous: Arc<AsyncEventHandler>,
     watches: OnceLock<[WatchedDescriptor; 2]>,
@@ -94,7 +91,6 @@ impl Device {
         let chosen = dapl::runtime::logger::secure_variable(NAMES.variable);
         let device = Arc::new_cyclic(|me| Device {
             name: spec.name.to_owned(),
-            port_is_down: AtomicBool::new(false),
             completions: Arc::new(CompletionEventHandler(Weak::clone(me))),
             asynchronous: Arc::new(AsyncEventHandler(Weak::clone(me))),
             shared_device,
@@ -198,29 +194,31 @@ impl Device {
                 );
                 self.shared_device.queue_event(id, ObjectEvent::Failed);
             }
-            AsyncEvent::Port { port, kind } if port == self.port => self.port_changed(kind),
+            AsyncEvent::Port { port, kind } => self.port_changed(port, kind),
             AsyncEvent::DeviceFatal => self.fail_all_connections(),
-            AsyncEvent::Port { .. } | AsyncEvent::Other(_) => {}
+            AsyncEvent::Other(_) => {}
         }
     }
 
     /// Whether the port is down, by the latest event of the device.
     pub(crate) fn port_is_down(&self) -> bool {
-        self.port_is_down.load(Ordering::Relaxed)
+        self.shared_device.is_port_down(self.port)
     }
 
-    pub(crate) fn port_changed(&self, kind: PortEvent) {
-        let (name, port, device) = (&self.name, self.port, self.context.name());
+    /// Handles an event of any port of the device, because other IAs of the process may use that port and do not read
+    /// the event.
+    pub(crate) fn port_changed(&self, port: u8, kind: PortEvent) {
+        let (name, device) = (&self.name, self.context.name());
         match kind {
             PortEvent::Down => {
-                self.port_is_down.store(true, Ordering::Relaxed);
+                self.shared_device.set_port_down(port, true);
                 log::warn!(
                     "{name}: port {port} of {device} is down; connections break unless it is active again soon (check the \
                      cable and the link)"
                 );
             }
             PortEvent::Active => {
-                self.port_is_down.store(false, Ordering::Relaxed);
+                self.shared_device.set_port_down(port, false);
                 log::info!("{name}: port {port} of {device} is active");
             }
             kind => log::info!(

@@ -5,7 +5,7 @@
 //! forked child shares no device with its parent.
 #![forbid(unsafe_code)]
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -47,6 +47,8 @@ pub(crate) struct SharedDevice {
     queues: EventTargets<usize>,
     /// Queue pairs, by their numbers.
     qps: EventTargets<u32>,
+    /// The ports that the device has reported as down, and not as active again.
+    down_ports: Mutex<HashSet<u8>>,
 }
 
 impl SharedDevice {
@@ -64,9 +66,24 @@ impl SharedDevice {
             ids: AtomicUsize::new(1),
             queues: EventTargets(Mutex::default()),
             qps: EventTargets(Mutex::default()),
+            down_ports: Mutex::default(),
         });
         open.push((pid, Arc::downgrade(&opened)));
         opened
+    }
+
+    /// Records an event of a port, for all IAs of the process.
+    pub(crate) fn set_port_down(&self, port: u8, is_down: bool) {
+        let mut ports = self.down_ports.lock();
+        if is_down {
+            ports.insert(port)
+        } else {
+            ports.remove(&port)
+        };
+    }
+
+    pub(crate) fn is_port_down(&self, port: u8) -> bool {
+        self.down_ports.lock().contains(&port)
     }
 
     /// Returns a new id for a completion queue or shared receive queue.

@@ -299,15 +299,18 @@ fn rxe_invalid_atomic_operations_fail_and_change_nothing() {
 
 #[test]
 fn rxe_overdue_send_is_flushed_if_the_port_is_down() {
-    let Some(side) = Side::open() else { return };
+    let (Some(side), Some(other)) = (Side::open(), Side::open()) else { return };
     let words = Words::new(side, ATOMIC);
     let begin = Instant::now();
     words.post(Op::Send { solicited: false }, &[]).unwrap(); // the peer posts no receive
-    // The port stays active. This is only the event that its device would report.
-    words.local.core().device.port_changed(PortEvent::Down);
+    // The port stays active. This is only the event that its device would report, read by another IA of the process.
+    let of_other = Words::new(other, ATOMIC);
+    let reader = &of_other.local.core().device;
+    reader.port_changed(words.local.core().device.port, PortEvent::Down);
     for seconds in [0, 11] {
         words.side.cq.0.overdue_sends(begin + Duration::from_secs(seconds));
     }
+    reader.port_changed(words.local.core().device.port, PortEvent::Active);
     assert_eq!(words.side.completion().status, Status::Flushed);
 }
 
