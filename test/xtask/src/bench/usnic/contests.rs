@@ -43,8 +43,8 @@ fn contest(
     Contest { id, title, shown, must, stretch, ours, peers: vec![peer], network_kind: NetworkKind::Loopback }
 }
 
-/// RDMA writes of 1 MiB for `seconds`. The run is limited by time, because with packet loss nobody knows beforehand how
-/// many writes that time allows.
+/// RDMA writes of 1 MiB for `seconds`. The run is limited by time, because with packet loss the rate, and so the number
+/// of writes, is not known beforehand.
 pub(super) fn writes(seconds: f64) -> Side {
     Side::Ours(PerfArguments::new("write", MIB, 1_000_000).with(&[
         "-d",
