@@ -18,11 +18,11 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/registry 3.1": registry_list_ignores_a_null_entry_after_the_last_provider,
         "spec/registry 3.1": registry_list_names_the_adapter_under_test,
         "spec/registry 3.1": registry_list_is_the_same_after_an_open,
-        "spec/registry 3.1": registry_list_follows_the_order_of_the_file,
+        "spec/registry 3.1": registry_list_keeps_file_order_with_lines_of_its_api_version_first,
         "spec/consumers 20": registry_list_of_an_empty_file_succeeds,
         "spec/registry 5.1": registry_list_of_an_absent_file_succeeds,
-        "spec/consumers 25": registry_lines_of_four_names_open_one_provider,
-        "spec/registry 4.2": registry_open_of_an_absent_library_has_no_subtype,
+        "spec/consumers 25": registry_four_names_of_one_library_open_and_report_their_own_name,
+        "spec/registry 4.2": registry_open_of_an_absent_library_returns_not_found_without_subtype,
     ]
 }
 
@@ -147,7 +147,7 @@ fn with_file(ctx: &Ctx, text: &str) {
     os::set_env("DAT_OVERRIDE", &path);
 }
 
-fn registry_list_follows_the_order_of_the_file(ctx: &Ctx) {
+fn registry_list_keeps_file_order_with_lines_of_its_api_version_first(ctx: &Ctx) {
     let line = |name: &str, version: &str| format!("{name} {version} nonthreadsafe default lib.so a.1.2 \"\" \"\"\n");
     let second = line("newer", "u2.0") + &line("zebra", "u1.2") + &line("apple", "u1.2") + &line("zebra", "u1.2");
     with_file(ctx, &(second + &line("older", "u2.0") + &line("mouse", "u1.2")));
@@ -169,12 +169,12 @@ fn registry_list_of_an_absent_file_succeeds(ctx: &Ctx) {
     assert_eq!((code, count, size()), (DAT_SUCCESS, 0, 0));
 }
 
-fn registry_open_of_an_absent_library_has_no_subtype(ctx: &Ctx) {
+fn registry_open_of_an_absent_library_returns_not_found_without_subtype(ctx: &Ctx) {
     with_file(ctx, "gone u1.2 nonthreadsafe default libgone.so.1 dapl.1.2 \"\" \"\"\n");
     refused(open("gone").0, DAT_PROVIDER_NOT_FOUND, DAT_NO_SUBTYPE);
 }
 
-fn registry_lines_of_four_names_open_one_provider(ctx: &Ctx) {
+fn registry_four_names_of_one_library_open_and_report_their_own_name(ctx: &Ctx) {
     let library = own_library(ctx);
     let names = ["OpenIB-cma", "OpenIB-cma-name", "ib0", "mx"];
     let line = |name: &&str| format!("{name} u1.2 nonthreadsafe default {library} dapl.1.2 \"\" \"\"\n");

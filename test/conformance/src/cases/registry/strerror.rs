@@ -9,8 +9,8 @@ use crate::names::{SUBTYPES, TYPES};
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        "spec/registry 9.2": strerror_names_every_type,
-        "spec/registry 9.2": strerror_names_every_subtype,
+        "spec/registry 9.2": strerror_names_every_type_of_dat_1_2,
+        "spec/registry 9.2": strerror_names_every_subtype_of_dat_1_2,
         "spec/registry 9.2": strerror_names_success,
         "spec/registry 9.2": strerror_returns_the_name_of_dat_not_implemented,
         "spec/registry 9.2": strerror_ignores_the_class,
@@ -31,13 +31,13 @@ fn words(code: DAT_RETURN) -> (DAT_RETURN, String, String) {
     (answer, text_at(major), text_at(minor))
 }
 
-fn strerror_names_every_type(_ctx: &Ctx) {
+fn strerror_names_every_type_of_dat_1_2(_ctx: &Ctx) {
     for (code, name) in TYPES.iter().filter(|(code, _)| *code != DAT_NOT_IMPLEMENTED) {
         assert_eq!(words(DAT_CLASS_ERROR | code), (DAT_SUCCESS, (*name).to_owned(), String::new()));
     }
 }
 
-fn strerror_names_every_subtype(_ctx: &Ctx) {
+fn strerror_names_every_subtype_of_dat_1_2(_ctx: &Ctx) {
     for (code, name) in SUBTYPES {
         // A subtype is named even if it does not belong to the type.
         for kind in [DAT_INVALID_STATE, DAT_INVALID_PARAMETER] {
