@@ -24,7 +24,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/registry 6.3": ia_close_abrupt_succeeds_after_a_refused_graceful_close,
         "spec/registry 6.3": ia_close_abrupt_keeps_other_adapters_usable,
         "spec/registry 6.3": ia_close_abrupt_invalidates_an_evd_of_another_adapters_ep,
-        "spec/registry 6.3": ia_close_abrupt_frees_its_qualifiers,
+        "spec/registry 6.3": ia_close_abrupt_frees_the_connection_qualifiers_of_the_adapter,
         "spec/registry 6.3": ia_close_abrupt_succeeds_while_another_thread_uses_the_adapter,
         "spec/registry 6.3": ia_close_abrupt_disconnects_the_peer => pair(client_closes, server_gets_the_end),
         "spec/registry 6.3": ia_close_abrupt_rejects_pending_requests => pair(client_asks, server_closes_undecided),
@@ -260,7 +260,7 @@ fn ia_close_abrupt_invalidates_an_evd_of_another_adapters_ep(ctx: &Ctx) {
     ep.free();
 }
 
-fn ia_close_abrupt_frees_its_qualifiers(ctx: &Ctx) {
+fn ia_close_abrupt_frees_the_connection_qualifiers_of_the_adapter(ctx: &Ctx) {
     for _ in 0..5 {
         let (ia, _) = OneOfEach::of(ctx).abandon();
         ok(dat_ia_close(ia.leak(), DAT_CLOSE_ABRUPT_FLAG));

@@ -15,17 +15,17 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/registry 4.3": ia_async_evd_created_by_open_is_freed_by_close,
         "spec/registry 4.3": ia_async_length_is_ignored_for_an_existing_evd,
         "spec/registry 4.3": ia_async_evd_of_another_adapter_is_accepted,
-        "spec/registry 4.3": ia_async_evd_of_another_adapter_outlives_the_borrower,
+        "spec/registry 4.3": ia_close_keeps_an_async_evd_that_belongs_to_another_adapter,
         "spec/registry 4.3": ia_async_evd_created_by_the_consumer_is_accepted,
         "spec/registry 4.3": ia_async_evd_with_other_streams_is_accepted,
-        "spec/registry 4.3": ia_async_evd_prevents_a_graceful_close_until_all_borrowers_close,
-        "spec/registry 6.2": ia_async_evd_prevents_a_graceful_close_until_the_borrower_closes,
-        "spec/registry 6.2": ia_async_borrower_closes_gracefully_when_it_has_no_objects,
+        "spec/registry 4.3": ia_close_graceful_is_refused_while_five_others_use_its_async_evd,
+        "spec/registry 6.2": ia_close_graceful_is_refused_while_another_adapter_uses_its_async_evd,
+        "spec/registry 6.2": ia_with_another_adapters_async_evd_closes_after_its_pz_is_freed,
         "spec/events 2.10": ia_async_evd_used_by_an_adapter_cannot_be_freed,
-        "spec/registry 6.3": ia_async_abrupt_close_of_the_evds_owner_leaves_the_borrower_usable,
+        "spec/registry 6.3": ia_close_abrupt_leaves_an_ia_that_uses_its_async_evd_usable,
         "spec/registry 4.3": ia_open_with_evd_async_exists_returns_evd_out_of_scope,
         "spec/registry 4.3": ia_query_returns_evd_out_of_scope_after_open_with_evd_async_exists,
-        "spec/registry 4.3": ia_async_adapter_with_evd_out_of_scope_closes_when_it_has_no_objects,
+        "spec/registry 4.3": ia_with_evd_out_of_scope_closes_after_its_pz_is_freed,
         "spec/registry 4.3": ia_async_stale_evd_handle_is_refused,
     ];
     let refused: [(&str, Value); 9] = [
@@ -116,7 +116,7 @@ fn ia_async_evd_of_another_adapter_is_accepted(ctx: &Ctx) {
     close(ia);
 }
 
-fn ia_async_evd_of_another_adapter_outlives_the_borrower(ctx: &Ctx) {
+fn ia_close_keeps_an_async_evd_that_belongs_to_another_adapter(ctx: &Ctx) {
     let owner = ctx.ia();
     for flag in [DAT_CLOSE_GRACEFUL_FLAG, DAT_CLOSE_ABRUPT_FLAG] {
         let (ia, errors) = opened(ctx, 8, owner.errors());
@@ -144,7 +144,7 @@ fn ia_async_evd_with_other_streams_is_accepted(ctx: &Ctx) {
     assert_eq!(drain(evd.h()).len(), 1);
 }
 
-fn ia_async_evd_prevents_a_graceful_close_until_all_borrowers_close(ctx: &Ctx) {
+fn ia_close_graceful_is_refused_while_five_others_use_its_async_evd(ctx: &Ctx) {
     let owner = ctx.ia();
     let borrowers: Vec<Handle> = (0..5).map(|_| Handle::of(opened(ctx, 8, owner.errors()).0)).collect();
     for ia in &borrowers {
@@ -154,7 +154,7 @@ fn ia_async_evd_prevents_a_graceful_close_until_all_borrowers_close(ctx: &Ctx) {
     }
 }
 
-fn ia_async_evd_prevents_a_graceful_close_until_the_borrower_closes(ctx: &Ctx) {
+fn ia_close_graceful_is_refused_while_another_adapter_uses_its_async_evd(ctx: &Ctx) {
     let owner = ctx.ia();
     let (ia, _) = opened(ctx, 8, owner.errors());
     let code = dat_ia_close(owner.h(), DAT_CLOSE_GRACEFUL_FLAG);
@@ -164,7 +164,7 @@ fn ia_async_evd_prevents_a_graceful_close_until_the_borrower_closes(ctx: &Ctx) {
     owner.close();
 }
 
-fn ia_async_borrower_closes_gracefully_when_it_has_no_objects(ctx: &Ctx) {
+fn ia_with_another_adapters_async_evd_closes_after_its_pz_is_freed(ctx: &Ctx) {
     let owner = ctx.ia();
     let (ia, _) = opened(ctx, 8, owner.errors());
     let pz: DAT_PZ_HANDLE = filled(|out| dat_pz_create(ia, out));
@@ -183,7 +183,7 @@ fn ia_async_evd_used_by_an_adapter_cannot_be_freed(ctx: &Ctx) {
     evd.free();
 }
 
-fn ia_async_abrupt_close_of_the_evds_owner_leaves_the_borrower_usable(ctx: &Ctx) {
+fn ia_close_abrupt_leaves_an_ia_that_uses_its_async_evd_usable(ctx: &Ctx) {
     let owner = ctx.ia();
     let (ia, errors) = opened(ctx, 8, owner.errors());
     ok(dat_ia_close(owner.leak(), DAT_CLOSE_ABRUPT_FLAG));
@@ -206,7 +206,7 @@ fn ia_query_returns_evd_out_of_scope_after_open_with_evd_async_exists(ctx: &Ctx)
     close(ia);
 }
 
-fn ia_async_adapter_with_evd_out_of_scope_closes_when_it_has_no_objects(ctx: &Ctx) {
+fn ia_with_evd_out_of_scope_closes_after_its_pz_is_freed(ctx: &Ctx) {
     let (ia, _) = opened(ctx, 8, DAT_EVD_ASYNC_EXISTS);
     let pz: DAT_PZ_HANDLE = filled(|out| dat_pz_create(ia, out));
     let code = dat_ia_close(ia, DAT_CLOSE_GRACEFUL_FLAG);

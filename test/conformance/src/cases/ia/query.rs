@@ -21,24 +21,24 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/registry 10": ia_query_writes_every_field,
         "spec/registry 10": ia_query_returns_the_same_values_every_time,
         "spec/registry 10": ia_query_clears_padding,
-        "spec/registry 10": ia_query_of_an_adapter_with_all_objects_returns_version_1_2,
-        "spec/registry 11": ia_attr_names_are_strings,
+        "spec/registry 10": ia_query_of_an_adapter_with_all_objects_returns_the_api_version,
+        "spec/registry 11": ia_attr_names_have_a_nul_and_the_adapter_name_is_the_opened_one,
         "spec/consumers 7": ia_attr_address_is_a_stable_ipv4_address_without_port,
-        "spec/registry 11": ia_attr_counts_are_positive,
+        "spec/registry 11": ia_attr_limits_are_positive_and_optional_ones_are_not_negative,
         "spec/registry 11": ia_attr_limits_are_at_least_those_that_programs_require,
         "spec/registry 11": ia_attr_maximum_message_sizes_are_accepted_by_ep_create,
         "spec/registry 11": ia_attr_maximum_dtos_are_accepted_by_ep_create,
         "spec/registry 11": ia_attr_maximum_segments_are_accepted_by_ep_create,
         "spec/registry 11": ia_attr_maximum_reads_are_accepted_by_ep_create,
         "spec/registry 11": ia_attr_named_attributes_have_names,
-        "spec/registry 12": provider_attr_returns_the_provider_name_and_version_1_2,
+        "spec/registry 12": provider_attr_returns_the_provider_name_and_the_api_version,
         "spec/registry 12": provider_attr_memory_types_are_all_supported,
         "spec/registry 12": provider_attr_thread_safety_is_a_boolean,
         "spec/registry 12": provider_attr_has_the_specified_constants,
         "spec/registry 12": provider_attr_private_data_size_is_at_least_48,
         "spec/registry 12": provider_attr_reports_that_all_evd_streams_merge,
         "spec/registry 12": provider_attr_srq_fields_agree_with_srq_create,
-        "spec/registry 12": provider_attr_named_attributes_include_implementation_version_and_transport,
+        "spec/registry 12": provider_attr_has_values_for_implementation_version_and_transport,
         "spec/registry 12": provider_attr_reports_all_completion_flags_and_sends_accept_them,
     ]
 }
@@ -213,13 +213,13 @@ fn ia_query_clears_padding(ctx: &Ctx) {
     assert!(records(0xAA) == records(0x55));
 }
 
-fn ia_query_of_an_adapter_with_all_objects_returns_version_1_2(ctx: &Ctx) {
+fn ia_query_of_an_adapter_with_all_objects_returns_the_api_version(ctx: &Ctx) {
     let objects = OneOfEach::of(ctx);
     let attr = objects.ia.provider_attr();
     assert_eq!((attr.dapl_version_major, attr.dapl_version_minor), (1, 2));
 }
 
-fn ia_attr_names_are_strings(ctx: &Ctx) {
+fn ia_attr_names_have_a_nul_and_the_adapter_name_is_the_opened_one(ctx: &Ctx) {
     let attr = ctx.ia().attr();
     for name in [attr.adapter_name, attr.vendor_name] {
         assert!(name.contains(&0), "the name has no NUL");
@@ -238,7 +238,7 @@ fn ia_attr_address_is_a_stable_ipv4_address_without_port(ctx: &Ctx) {
     assert_eq!(ia.attr().ia_address_ptr, pointer, "the address moved");
 }
 
-fn ia_attr_counts_are_positive(ctx: &Ctx) {
+fn ia_attr_limits_are_positive_and_optional_ones_are_not_negative(ctx: &Ctx) {
     let attr = ctx.ia().attr();
     let counts = [
         attr.max_eps,
@@ -330,7 +330,7 @@ fn ia_attr_named_attributes_have_names(ctx: &Ctx) {
     have_names(attr.vendor_attr, attr.num_vendor_attr);
 }
 
-fn provider_attr_returns_the_provider_name_and_version_1_2(ctx: &Ctx) {
+fn provider_attr_returns_the_provider_name_and_the_api_version(ctx: &Ctx) {
     let attr = ctx.ia().provider_attr();
     assert_eq!(text_at(attr.provider_name.as_ptr()), ctx.provider);
     assert_eq!((attr.dapl_version_major, attr.dapl_version_minor), (1, 2));
@@ -413,7 +413,7 @@ fn provider_attr_srq_fields_agree_with_srq_create(ctx: &Ctx) {
     }
 }
 
-fn provider_attr_named_attributes_include_implementation_version_and_transport(ctx: &Ctx) {
+fn provider_attr_has_values_for_implementation_version_and_transport(ctx: &Ctx) {
     let ia = ctx.ia();
     let attr = ia.provider_attr();
     have_names(attr.provider_specific_attr, attr.num_provider_specific_attr);
