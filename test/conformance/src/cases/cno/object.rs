@@ -16,7 +16,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 3.3": cno_query_with_an_empty_mask_succeeds,
         "spec/events 3.3": cno_query_without_a_record_returns_invalid_arg3,
         "spec/events 3.3": cno_query_unknown_mask_bits_return_invalid_arg2,
-        "spec/events 3.3": cno_query_shows_no_agent_after_it_fired,
+        "spec/events 3.3": cno_query_returns_no_agent_after_the_agent_was_called,
         "spec/events 3.2": cno_modify_agent_shows_in_the_query,
         "spec/events 3.2": cno_modify_agent_to_none_disarms_the_cno,
         "spec/events 3.4": cno_free_while_an_evd_uses_it_returns_in_use,
@@ -111,7 +111,7 @@ fn cno_query_unknown_mask_bits_return_invalid_arg2(ctx: &Ctx) {
     }
 }
 
-fn cno_query_shows_no_agent_after_it_fired(ctx: &Ctx) {
+fn cno_query_returns_no_agent_after_the_agent_was_called(ctx: &Ctx) {
     let ia = ctx.ia();
     let agent = Agent::default();
     let cno = ia.cno_with(agent.arm());

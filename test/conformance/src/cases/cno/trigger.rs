@@ -12,7 +12,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 3.6": cno_is_not_triggered_by_a_disabled_evd,
         "spec/events 3.6": cno_is_not_triggered_while_a_thread_waits_on_the_evd,
         "spec/events 3.6": cno_is_not_triggered_by_a_detached_evd,
-        "spec/events 3.6": cno_wait_returns_an_evd_once_for_several_events,
+        "spec/events 3.6": cno_wait_returns_an_evd_with_five_undequeued_events_once,
         "spec/events 3.6": cno_wait_returns_evds_in_the_order_of_their_events,
         "spec/events 3.6": cno_wait_skips_evds_emptied_before_the_wait,
         "spec/events 3.6": cno_wait_skips_evds_disabled_before_the_wait,
@@ -81,7 +81,7 @@ fn cno_is_not_triggered_by_a_detached_evd(ctx: &Ctx) {
     expect_untriggered(&cno);
 }
 
-fn cno_wait_returns_an_evd_once_for_several_events(ctx: &Ctx) {
+fn cno_wait_returns_an_evd_with_five_undequeued_events_once(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();
     let evd = on(&ia, &cno);

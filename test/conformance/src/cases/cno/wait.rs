@@ -15,7 +15,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 3.5": cno_wait_time_out_writes_a_null_evd,
         "spec/events 3.5": cno_wait_without_out_pointer_returns_invalid_arg3,
         "spec/events 3.5": cno_wait_without_any_evd_blocks,
-        "spec/events 3.5": cno_wait_timeout_just_below_infinite_blocks_until_an_event,
+        "spec/events 3.5": cno_wait_with_huge_finite_timeouts_blocks_until_an_event,
         "spec/events 3.5": cno_wait_returns_if_triggered_before_the_call,
         "spec/events 3.5": cno_wait_is_ended_by_an_event,
         "spec/events 3.5": cno_wait_consumes_no_event,
@@ -87,7 +87,7 @@ fn cno_wait_without_any_evd_blocks(ctx: &Ctx) {
     assert_eq!(waiter.join(), (DAT_SUCCESS, Handle::of(evd.h())));
 }
 
-fn cno_wait_timeout_just_below_infinite_blocks_until_an_event(ctx: &Ctx) {
+fn cno_wait_with_huge_finite_timeouts_blocks_until_an_event(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();
     let evd = ia.evd_on(&cno, 8, DAT_EVD_SOFTWARE_FLAG);

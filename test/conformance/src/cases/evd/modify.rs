@@ -12,7 +12,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 2.2": evd_query_unknown_mask_bits_return_invalid_arg2,
         "spec/events 2.2": evd_query_of_one_bit_writes_its_field,
         "spec/events 2.2": evd_query_with_an_empty_mask_succeeds,
-        "spec/events 2.2": evd_query_describes_the_async_evd,
+        "spec/events 2.2": evd_query_of_the_async_evd_returns_its_initial_parameters,
         "spec/events 1.3": evd_query_returns_the_cno_and_the_ia,
         "spec/events 2.3": evd_modify_cno_replaces_and_detaches_the_cno,
         "spec/events 2.3": evd_modify_cno_moves_the_reference,
@@ -63,7 +63,7 @@ fn evd_query_with_an_empty_mask_succeeds(ctx: &Ctx) {
     let _: DAT_EVD_PARAM = filled(|out| dat_evd_query(evd.h(), 0, out));
 }
 
-fn evd_query_describes_the_async_evd(ctx: &Ctx) {
+fn evd_query_of_the_async_evd_returns_its_initial_parameters(ctx: &Ctx) {
     let ia = ctx.ia();
     let param: DAT_EVD_PARAM = filled(|out| dat_evd_query(ia.errors(), DAT_EVD_FIELD_ALL, out));
     assert_eq!((param.ia_handle, param.cno_handle), (ia.h(), DAT_HANDLE_NULL));

@@ -15,7 +15,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 2.7": evd_post_on_a_full_queue_keeps_the_queued_events,
         "spec/events 2.7": evd_post_succeeds_as_often_as_the_queried_length,
         "spec/events 2.7": evd_post_succeeds_again_after_an_event_is_removed,
-        "spec/events 2.7": evd_post_queues_only_the_number_and_the_pointer,
+        "spec/events 2.7": evd_post_keeps_the_pointer_and_ignores_the_evd_handle_of_the_event,
         "spec/events 2.7": evd_post_from_many_threads_loses_no_event,
         "spec/events 2.4": evd_software_event_is_returned_with_its_pointer,
         "spec/events 2.6": evd_dequeue_of_an_empty_queue_returns_queue_empty_without_subtype,
@@ -116,7 +116,7 @@ fn evd_post_succeeds_again_after_an_event_is_removed(ctx: &Ctx) {
     }
 }
 
-fn evd_post_queues_only_the_number_and_the_pointer(ctx: &Ctx) {
+fn evd_post_keeps_the_pointer_and_ignores_the_evd_handle_of_the_event(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = ia.evd(8, DAT_EVD_SOFTWARE_FLAG);
     for pointer in [0, 1, usize::MAX] {

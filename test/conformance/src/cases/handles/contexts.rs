@@ -14,7 +14,11 @@ pub(crate) fn cases() -> Vec<Case> {
     ];
     let families: [(&str, &str, Claim); 5] = [
         ("type_of_{}_is_correct", "spec/registry 8", type_is_right),
-        ("type_of_{}_without_out_pointer_returns_invalid_arg2", "spec/registry 8", null_out_pointers_are_refused),
+        (
+            "type_and_context_of_{}_without_out_pointer_return_invalid_arg2",
+            "spec/registry 8",
+            null_out_pointers_are_refused,
+        ),
         ("context_of_{}_is_initially_null", "spec/registry 8", begins_as_null),
         ("context_of_{}_is_the_last_one_set", "spec/registry 8", last_set_context_is_returned),
         ("handles_{}_freed_twice_returns_invalid_handle", "spec/events 0.1", ends_once),
