@@ -70,8 +70,8 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 9.2": bind_ignores_local_privileges,
         "spec/events 9.2": bind_needs_no_remote_privilege_of_the_lmr,
         "spec/events 9.2": bind_for_reads_needs_no_local_privilege_of_the_lmr,
-        "spec/events 9.2": bind_of_zero_length_ignores_the_other_arguments,
-        "spec/events 9.2": bind_of_zero_length_requires_the_pz_of_the_ep,
+        "spec/events 9.2": bind_of_zero_length_ignores_the_lmr_address_and_context_pointer,
+        "spec/events 9.2": bind_of_zero_length_refuses_an_rmr_and_an_ep_of_different_pzs,
         "spec/events 4.1": bind_ignores_the_solicited_wait_and_threshold_flags,
     ];
     for (invalid, words) in INVALID_BINDS {
@@ -227,7 +227,7 @@ fn bind_for_reads_needs_no_local_privilege_of_the_lmr(ctx: &Ctx) {
     unbind(&client, &rmr);
 }
 
-fn bind_of_zero_length_ignores_the_other_arguments(ctx: &Ctx) {
+fn bind_of_zero_length_ignores_the_lmr_address_and_context_pointer(ctx: &Ctx) {
     let (client, _server) = ctx.loopback();
     let rmr = client.pz.rmr();
     // An unbind must ignore its other arguments: `unbind` passes an unknown LMR, an invalid address, and a null output
@@ -236,7 +236,7 @@ fn bind_of_zero_length_ignores_the_other_arguments(ctx: &Ctx) {
     expect_unbound(&rmr);
 }
 
-fn bind_of_zero_length_requires_the_pz_of_the_ep(ctx: &Ctx) {
+fn bind_of_zero_length_refuses_an_rmr_and_an_ep_of_different_pzs(ctx: &Ctx) {
     let (client, _server) = ctx.loopback();
     let other = client.ia.pz();
     let rmr = other.rmr();

@@ -17,7 +17,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/consumers 19": lmr_create_accepts_null_for_optional_outputs,
         "spec/events 8.1": lmr_create_returns_the_requested_range,
         "spec/events 8.1": lmr_of_one_byte_can_be_registered,
-        "spec/events 8.1": lmr_of_strongly_ordered_memory_registers_ordinary_memory,
+        "spec/events 8.1": lmr_create_accepts_the_strongly_ordered_type_for_ordinary_memory,
         "spec/events 8.1": lmr_of_an_lmr_has_the_range_of_its_source,
         "spec/events 8.1": lmr_of_an_lmr_of_an_lmr_outlives_its_sources,
         "spec/events 8.1": lmr_create_refuses_an_invalid_lmr_handle,
@@ -37,11 +37,11 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/consumers 19": lmr_of_whole_pages_covers_an_lmr_inside_them,
         "spec/consumers 19": lmr_20000_successive_registrations_succeed,
         "spec/consumers 19": lmr_successive_registrations_by_four_threads_succeed,
-        "spec/events 8.2": lmr_query_describes_registered_memory,
+        "spec/events 8.2": lmr_query_returns_the_parameters_of_the_registration,
         "spec/events 8.2": lmr_query_of_an_lmr_of_an_lmr_names_the_source,
         "spec/events 8.2": lmr_query_of_one_mask_bit_writes_its_field,
         "spec/events 8.2": lmr_query_refuses_a_bad_mask_and_a_null_record,
-        "spec/events 8.2": lmr_calls_refuse_handles_that_are_null_freed_or_of_another_kind,
+        "spec/events 8.2": lmr_query_and_free_refuse_handles_null_freed_or_of_another_kind,
     ];
     for privileges in 0..16 {
         // Maps the loop counter to the four privilege bits 0, 1, 4 and 5.
@@ -94,7 +94,7 @@ fn lmr_of_one_byte_can_be_registered(ctx: &Ctx) {
     assert_eq!(made.length, 1);
 }
 
-fn lmr_of_strongly_ordered_memory_registers_ordinary_memory(ctx: &Ctx) {
+fn lmr_create_accepts_the_strongly_ordered_type_for_ordinary_memory(ctx: &Ctx) {
     let (ia, pz, buffer) = ia_pz_and_buffer(ctx);
     let made = LmrArgs { kind: SO_VIRTUAL, ..LmrArgs::memory(buffer.pointer(), 10_000) }.make(&ia, &pz);
     assert_eq!((made.address, made.length), (buffer.address(0), 10_000));
@@ -298,7 +298,7 @@ fn has_privileges(ctx: &Ctx, privileges: DAT_MEM_PRIV_FLAGS) {
     assert_eq!(param.rmr_context, made.rmr_context);
 }
 
-fn lmr_query_describes_registered_memory(ctx: &Ctx) {
+fn lmr_query_returns_the_parameters_of_the_registration(ctx: &Ctx) {
     let (ia, pz, buffer) = ia_pz_and_buffer(ctx);
     let made = LmrArgs::memory(buffer.pointer(), 9999).make(&ia, &pz);
     let param = made.param();
@@ -354,7 +354,7 @@ fn lmr_query_refuses_a_bad_mask_and_a_null_record(ctx: &Ctx) {
     refused(dat_lmr_query(made.lmr.h(), DAT_LMR_FIELD_ALL, null_mut()), DAT_INVALID_PARAMETER, DAT_INVALID_ARG3);
 }
 
-fn lmr_calls_refuse_handles_that_are_null_freed_or_of_another_kind(ctx: &Ctx) {
+fn lmr_query_and_free_refuse_handles_null_freed_or_of_another_kind(ctx: &Ctx) {
     let (ia, pz, buffer) = ia_pz_and_buffer(ctx);
     let dead = LmrArgs::memory(buffer.pointer(), 9999).make(&ia, &pz).lmr.free();
     for bad in [DAT_HANDLE_NULL, pz.h(), dead] {

@@ -10,7 +10,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 7": pz_query_returns_its_ia,
         "spec/events 7": pz_create_refuses_bad_ia_handles_and_a_null_pointer,
         "spec/events 7": pz_query_refuses_a_bad_mask_and_a_null_record,
-        "spec/events 7": pz_calls_refuse_handles_that_are_null_freed_or_of_another_kind,
+        "spec/events 7": pz_query_and_free_refuse_handles_null_freed_or_of_another_kind,
         "spec/events 7": pz_free_succeeds_while_an_evd_exists,
         "spec/events 7": pz_free_twice_returns_invalid_handle,
         "spec/events 7": pz_create_200_times_returns_distinct_handles,
@@ -59,7 +59,7 @@ fn pz_query_refuses_a_bad_mask_and_a_null_record(ctx: &Ctx) {
     refused(dat_pz_query(pz.h(), DAT_PZ_FIELD_ALL, null_mut()), DAT_INVALID_PARAMETER, DAT_INVALID_ARG3);
 }
 
-fn pz_calls_refuse_handles_that_are_null_freed_or_of_another_kind(ctx: &Ctx) {
+fn pz_query_and_free_refuse_handles_null_freed_or_of_another_kind(ctx: &Ctx) {
     let ia = ctx.ia();
     let dead = ia.pz().free();
     for bad in [DAT_HANDLE_NULL, ia.h(), dead] {

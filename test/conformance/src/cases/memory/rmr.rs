@@ -16,7 +16,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 9.1": rmr_query_after_an_unbind_returns_zeros,
         "spec/events 9.1": rmr_query_returns_a_posted_bind_before_it_completes => pair(client_binds_behind_a_send, server_receives_one),
         "spec/events 9.1": rmr_query_refuses_a_bad_mask_and_a_null_record,
-        "spec/events 9.1": rmr_calls_refuse_handles_that_are_null_freed_or_of_another_kind,
+        "spec/events 9.1": rmr_query_and_free_refuse_handles_null_freed_or_of_another_kind,
         "spec/events 12.35": rmr_free_while_bound_releases_the_lmr,
         "spec/events 9.1": rmr_free_while_bound_invalidates_the_context => pair(client_is_cut_off, server_frees_its_window),
         "spec/events 9.1": rmr_free_with_a_queued_bind_succeeds => pair(client_frees_behind_a_send, server_receives_one),
@@ -110,7 +110,7 @@ fn rmr_query_refuses_a_bad_mask_and_a_null_record(ctx: &Ctx) {
     refused(dat_rmr_query(rmr.h(), DAT_RMR_FIELD_ALL, null_mut()), DAT_INVALID_PARAMETER, DAT_INVALID_ARG3);
 }
 
-fn rmr_calls_refuse_handles_that_are_null_freed_or_of_another_kind(ctx: &Ctx) {
+fn rmr_query_and_free_refuse_handles_null_freed_or_of_another_kind(ctx: &Ctx) {
     let ia = ctx.ia();
     let pz = ia.pz();
     let dead = pz.rmr().free();

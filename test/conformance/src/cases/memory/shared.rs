@@ -12,13 +12,13 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 8.4": shared_lmrs_have_their_own_privileges_and_zones,
         "spec/events 8.4": shared_name_with_another_length_is_refused,
         "spec/events 8.4": shared_name_can_have_another_length_after_the_last_free,
-        "spec/events 8.4": shared_names_are_forty_raw_bytes,
+        "spec/events 8.4": shared_names_that_differ_in_the_last_of_40_bytes_are_distinct,
         "spec/events 8.4": shared_registration_refuses_private_memory,
         "spec/events 8.4": shared_registration_refuses_a_null_name,
-        "spec/events 8.4": shared_registration_is_described_by_the_lmr_query,
+        "spec/events 8.4": shared_registration_copies_the_name_and_is_returned_by_the_query,
         "spec/events 8.4": shared_registration_of_an_anonymous_shared_mapping_succeeds,
-        "spec/events 8.4": shared_memory_can_be_registered_by_two_roles_under_one_name => pair(client_writes_into_shared, server_sees_in_its_own_map),
-        "spec/events 8.4": shared_registration_of_another_length_by_another_role_is_refused => pair(client_joins_too_long, server_joins_first),
+        "spec/events 8.4": shared_memory_can_be_registered_by_both_peers_under_one_name => pair(client_writes_into_shared, server_sees_in_its_own_map),
+        "spec/events 8.4": shared_registration_of_another_length_than_the_peers_is_refused => pair(client_joins_too_long, server_joins_first),
         "spec/events 8.4": shared_name_is_released_by_killed_processes => pair(client_joins_after_death, server_joins_and_dies).only_two(),
         "spec/events 8.4": shared_name_stays_registered_when_another_process_is_killed => pair(client_stays_when_one_dies, server_joins_and_dies).only_two(),
     ]
@@ -90,7 +90,7 @@ fn shared_name_can_have_another_length_after_the_last_free(ctx: &Ctx) {
     }
 }
 
-fn shared_names_are_forty_raw_bytes(ctx: &Ctx) {
+fn shared_names_that_differ_in_the_last_of_40_bytes_are_distinct(ctx: &Ctx) {
     let ia = ctx.ia();
     let pz = ia.pz();
     let map = map(ctx);
@@ -122,7 +122,7 @@ fn shared_registration_refuses_a_null_name(ctx: &Ctx) {
     wanted.is_refused(&ia, &pz, DAT_INVALID_PARAMETER, DAT_INVALID_ARG3);
 }
 
-fn shared_registration_is_described_by_the_lmr_query(ctx: &Ctx) {
+fn shared_registration_copies_the_name_and_is_returned_by_the_query(ctx: &Ctx) {
     let ia = ctx.ia();
     let pz = ia.pz();
     let map = map(ctx);
