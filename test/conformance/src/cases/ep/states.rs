@@ -9,33 +9,63 @@ use crate::kit::*;
 use super::scene::EpState::{self, *};
 use super::scene::{ConnectionRequest, Scene, WAITING_SEND, in_state, silent_listener};
 
-/// A column of the table in spec/endpoints 4.1: the call as part of the case name, and the check to run in each state.
-type Column = (&'static str, fn(&Ctx, EpState, Scene));
+/// A column of the table in spec/endpoints 4.1: the call and its result in a state, as parts of the case name, and the
+/// check to run in each state.
+type Column = (&'static str, fn(EpState) -> &'static str, fn(&Ctx, EpState, Scene));
 
 const COLUMNS: [Column; 17] = [
-    ("get_status", is_reported),
-    ("post_recv", post_recv),
-    ("post_send", post_send),
-    ("post_rdma_read", rdma_read),
-    ("post_rdma_write", rdma_write),
-    ("connect", connect),
-    ("dup_connect", dup_connect),
-    ("accept_of_a_psp_request", accept_free),
-    ("accept_of_its_own_request", accept_own),
-    ("rsp_create", rsp_create),
-    ("disconnect_graceful", disconnect_graceful),
-    ("disconnect_abrupt", disconnect_abrupt),
-    ("reset", reset),
-    ("free", free),
-    ("modify_of_the_qos", modify),
-    ("modify_of_the_pz", modify_pz),
-    ("dup_connect_to_its_listener", is_a_dup),
+    ("get_status", |_| "returns_it", is_reported),
+    ("post_recv", result_of_receive, post_recv),
+    ("post_send", result_of_request, post_send),
+    ("post_rdma_read", result_of_request, rdma_read),
+    ("post_rdma_write", result_of_request, rdma_write),
+    ("connect", |at| result(at == Unconnected), connect),
+    ("dup_connect", |at| result(at == Unconnected), dup_connect),
+    ("accept_of_a_psp_request", |at| result(at == Unconnected), accept_free),
+    ("accept_of_its_own_request", |at| result(at == Passive), accept_own),
+    ("rsp_create", |at| result(at == Unconnected), rsp_create),
+    (
+        "disconnect_graceful",
+        |at| result(matches!(at, Active | Completing | Connected | Disconnected)),
+        disconnect_graceful,
+    ),
+    (
+        "disconnect_abrupt",
+        |at| result(matches!(at, Active | Completing | Connected | Disconnecting | Disconnected)),
+        disconnect_abrupt,
+    ),
+    ("reset", |at| result(matches!(at, Unconnected | Disconnected)), reset),
+    ("free", |at| result(!matches!(at, Reserved | Passive | Tentative)), free),
+    ("modify_of_the_qos", |at| result(matches!(at, Unconnected | Reserved | Passive | Tentative)), modify),
+    ("modify_of_the_pz", |at| result(matches!(at, Unconnected | Tentative)), modify_pz),
+    ("dup_connect_to_its_listener", |at| result(at == Connected), is_a_dup),
 ];
+
+fn result(succeeds: bool) -> &'static str {
+    if succeeds { "succeeds" } else { "is_refused" }
+}
+
+fn result_of_receive(at: EpState) -> &'static str {
+    match at {
+        Tentative => "is_refused",
+        Disconnected => "is_flushed",
+        _ => "succeeds",
+    }
+}
+
+fn result_of_request(at: EpState) -> &'static str {
+    match at {
+        Connected => "succeeds",
+        Completing => "is_queued",
+        Disconnected => "is_flushed",
+        _ => "is_refused",
+    }
+}
 
 pub(crate) fn cases() -> Vec<Case> {
     let cells = EpState::ALL.into_iter().flat_map(|at| COLUMNS.map(|column| (at, column)));
-    let cell = |(at, (word, body)): (EpState, Column)| {
-        let name = format!("ep_{word}_in_state_{}_has_the_specified_result", at.word());
+    let cell = |(at, (word, result, body)): (EpState, Column)| {
+        let name = format!("ep_{word}_in_state_{}_{}", at.word(), result(at));
         in_state(at, move |ctx, scene| body(ctx, at, scene)).named(name).proves("spec/endpoints 4.1")
     };
     cells.map(cell).collect()
