@@ -47,7 +47,13 @@ pub(crate) fn cases() -> Vec<Case> {
     all.extend((0..8).map(|set: u32| {
         let has = [set & 1 != 0, set & 2 != 0, set & 4 != 0];
         let words = ["recv", "request", "connect"].iter().zip(has).filter(|(_, has)| *has).map(|(word, _)| *word);
-        let name = format!("ep_create_with_{}_evd_sets_only_its_dto_counts", words.collect::<Vec<_>>().join("_and_"));
+        let counts = match set & 3 {
+            1 => "only_the_recv_dto_count",
+            2 => "only_the_request_dto_count",
+            3 => "both_dto_counts",
+            _ => "dto_counts_to_zero",
+        };
+        let name = format!("ep_create_with_{}_evd_sets_{counts}", words.collect::<Vec<_>>().join("_and_"));
         let name = if set == 0 { "ep_create_without_evds_sets_dto_counts_to_zero".to_owned() } else { name };
         local(move |ctx| with_evds(ctx, has)).named(name).proves("spec/endpoints 5.1")
     }));

@@ -11,27 +11,27 @@ use super::scene::{ConnectionRequest, in_state, silent_listener};
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
-        "spec/endpoints 5.7": reset_of_an_unconnected_ep_keeps_receives,
-        "spec/endpoints 5.7": reset_has_flushed_all_when_it_returns,
-        "spec/endpoints 14.19": reset_returns_the_slots_of_flushed_receives,
-        "spec/endpoints 5.7": reset_keeps_attributes_and_objects,
-        "spec/endpoints 5.7": reset_of_an_ep_without_pz_keeps_it_not_ready,
-        "spec/endpoints 13.11": reset_permits_a_hundred_accepts_and_disconnects_on_one_ep => pair(cycle_client, cycle_server).limit(60),
-        "spec/endpoints 5.7": reset_permits_a_thousand_connects_on_one_ep => pair(thousand_client, thousand_server).limit(60),
-        "spec/endpoints 5.8": free_with_posted_receives_succeeds,
-        "spec/endpoints 13.9": free_succeeds_after_the_memory_of_posted_receives_is_deregistered,
-        "spec/endpoints 13.10": free_leaves_all_or_none_of_the_flushed_completions_queued,
-        "spec/endpoints 5.8": free_leaves_queued_events_that_name_the_freed_ep,
-        "spec/endpoints 5.8": free_of_a_connecting_ep_queues_one_disconnected,
-        "spec/endpoints 13.31": free_while_disconnect_pending_succeeds,
-        "spec/endpoints 14.18": free_of_a_connected_ep_flushes_posts_of_the_peer,
-        "spec/endpoints 5.9": status_accepts_null_for_any_out_pointer,
-        "spec/endpoints 14.3": status_recv_idle_is_false_while_a_receive_is_posted,
-        "spec/endpoints 14.3": status_request_idle_is_false_while_a_send_waits,
-        "spec/endpoints 5.9": status_is_idle_when_all_completions_are_queued,
+        "spec/endpoints 5.7": ep_reset_while_unconnected_keeps_receives,
+        "spec/endpoints 5.7": ep_reset_has_flushed_all_posts_when_it_returns,
+        "spec/endpoints 14.19": ep_reset_returns_the_queue_slots_of_flushed_receives,
+        "spec/endpoints 5.7": ep_reset_keeps_the_attributes_pz_and_evds,
+        "spec/endpoints 5.7": ep_reset_without_a_pz_keeps_the_ep_not_ready,
+        "spec/endpoints 13.11": ep_reset_permits_a_hundred_accepts_and_disconnects_on_one_ep => pair(cycle_client, cycle_server).limit(60),
+        "spec/endpoints 5.7": ep_reset_permits_a_thousand_connects_on_one_ep => pair(thousand_client, thousand_server).limit(60),
+        "spec/endpoints 5.8": ep_free_with_posted_receives_succeeds,
+        "spec/endpoints 13.9": ep_free_succeeds_after_the_memory_of_posted_receives_is_deregistered,
+        "spec/endpoints 13.10": ep_free_leaves_all_or_none_of_the_flushed_completions_queued,
+        "spec/endpoints 5.8": ep_free_leaves_queued_events_that_name_the_freed_ep,
+        "spec/endpoints 5.8": ep_free_while_connecting_queues_one_disconnected_event,
+        "spec/endpoints 13.31": ep_free_while_disconnect_pending_succeeds,
+        "spec/endpoints 14.18": ep_free_while_connected_flushes_posts_of_the_peer,
+        "spec/endpoints 5.9": ep_get_status_accepts_null_for_any_out_pointer,
+        "spec/endpoints 14.3": ep_status_recv_idle_is_false_while_a_receive_is_posted,
+        "spec/endpoints 14.3": ep_status_request_idle_is_false_while_a_send_waits_for_a_receive,
+        "spec/endpoints 5.9": ep_status_is_idle_when_all_completions_are_queued,
     ];
     all.extend([Unconnected, Active, Connected, Disconnected].map(|at| {
-        let name = format!("status_in_state_{}_is_idle_without_work", at.word());
+        let name = format!("ep_status_in_state_{}_is_idle_without_work", at.word());
         in_state(at, move |_ctx, scene| assert_eq!(idle(&scene.own), (true, true)))
             .named(name)
             .proves("spec/endpoints 5.9")
@@ -39,7 +39,7 @@ pub(crate) fn cases() -> Vec<Case> {
     all
 }
 
-fn reset_of_an_unconnected_ep_keeps_receives(ctx: &Ctx) {
+fn ep_reset_while_unconnected_keeps_receives(ctx: &Ctx) {
     let (client, server) = (unconnected(ctx), Conn::alone(ctx));
     ok(dat_ep_reset(client.ep.h()));
     expect_nothing(client.recv.h());
@@ -49,7 +49,7 @@ fn reset_of_an_unconnected_ep_keeps_receives(ctx: &Ctx) {
     expect_dto(client.recv.h(), 1, DAT_DTO_SUCCESS, 0);
 }
 
-fn reset_has_flushed_all_when_it_returns(ctx: &Ctx) {
+fn ep_reset_has_flushed_all_posts_when_it_returns(ctx: &Ctx) {
     let (client, server) = ctx.loopback();
     (1..=4).for_each(|id| post_empty_recv(&server, id));
     (5..=8).for_each(|id| post_empty_send(&server, id));
@@ -62,7 +62,7 @@ fn reset_has_flushed_all_when_it_returns(ctx: &Ctx) {
 }
 
 /// Eight rounds without dequeuing a receive completion must not use up the 16 slots of the receive queue.
-fn reset_returns_the_slots_of_flushed_receives(ctx: &Ctx) {
+fn ep_reset_returns_the_queue_slots_of_flushed_receives(ctx: &Ctx) {
     let ia = ctx.ia();
     let (client, server) = (Conn::on(&ia), Conn::on(&ia));
     let depth = client.ep.param().ep_attr.max_recv_dtos as u64;
@@ -81,7 +81,7 @@ fn reset_returns_the_slots_of_flushed_receives(ctx: &Ctx) {
     assert_eq!(all.len() as u64, 8 * depth, "the number of completions differs from that of posted receives");
 }
 
-fn reset_keeps_attributes_and_objects(ctx: &Ctx) {
+fn ep_reset_keeps_the_attributes_pz_and_evds(ctx: &Ctx) {
     let (client, server) = ctx.loopback();
     let before = client.ep.param();
     client.disconnect();
@@ -95,7 +95,7 @@ fn reset_keeps_attributes_and_objects(ctx: &Ctx) {
     assert_eq!(after.connect_evd_handle, before.connect_evd_handle);
 }
 
-fn reset_of_an_ep_without_pz_keeps_it_not_ready(ctx: &Ctx) {
+fn ep_reset_without_a_pz_keeps_the_ep_not_ready(ctx: &Ctx) {
     let parts = super::parts::Parts::new(ctx);
     let ep = super::parts::without_pz(&parts);
     ok(dat_ep_reset(ep.h()));
@@ -163,13 +163,13 @@ fn thousand_server(ctx: &Ctx) {
     }
 }
 
-fn free_with_posted_receives_succeeds(ctx: &Ctx) {
+fn ep_free_with_posted_receives_succeeds(ctx: &Ctx) {
     let conn = unconnected(ctx);
     conn.ep.free();
     conn.pz.free();
 }
 
-fn free_succeeds_after_the_memory_of_posted_receives_is_deregistered(ctx: &Ctx) {
+fn ep_free_succeeds_after_the_memory_of_posted_receives_is_deregistered(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     let mut memory = conn.memory(64);
     conn.post_recv(1, memory.segment(0, 64));
@@ -179,7 +179,7 @@ fn free_succeeds_after_the_memory_of_posted_receives_is_deregistered(ctx: &Ctx) 
     conn.pz.free();
 }
 
-fn free_leaves_all_or_none_of_the_flushed_completions_queued(ctx: &Ctx) {
+fn ep_free_leaves_all_or_none_of_the_flushed_completions_queued(ctx: &Ctx) {
     let (client, server) = ctx.loopback();
     (1..=3).for_each(|id| post_empty_recv(&server, id));
     client.disconnect();
@@ -193,7 +193,7 @@ fn free_leaves_all_or_none_of_the_flushed_completions_queued(ctx: &Ctx) {
     recv.free();
 }
 
-fn free_leaves_queued_events_that_name_the_freed_ep(ctx: &Ctx) {
+fn ep_free_leaves_queued_events_that_name_the_freed_ep(ctx: &Ctx) {
     let (client, server) = ctx.loopback();
     server.disconnect();
     while client.ep.state() != DAT_EP_STATE_DISCONNECTED {
@@ -206,7 +206,7 @@ fn free_leaves_queued_events_that_name_the_freed_ep(ctx: &Ctx) {
     events.free();
 }
 
-fn free_of_a_connecting_ep_queues_one_disconnected(ctx: &Ctx) {
+fn ep_free_while_connecting_queues_one_disconnected_event(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     let (requests, _psp) = silent_listener(ctx, &conn.ia, 0);
     conn.connect(&conn.ia.address(), ctx.qual(0));
@@ -217,7 +217,7 @@ fn free_of_a_connecting_ep_queues_one_disconnected(ctx: &Ctx) {
     conn.events.free();
 }
 
-fn free_while_disconnect_pending_succeeds(ctx: &Ctx) {
+fn ep_free_while_disconnect_pending_succeeds(ctx: &Ctx) {
     let (client, server) = ctx.loopback();
     post_empty_send(&client, 1);
     disconnect(&client, DAT_CLOSE_GRACEFUL_FLAG);
@@ -227,7 +227,7 @@ fn free_while_disconnect_pending_succeeds(ctx: &Ctx) {
     client.events.free();
 }
 
-fn free_of_a_connected_ep_flushes_posts_of_the_peer(ctx: &Ctx) {
+fn ep_free_while_connected_flushes_posts_of_the_peer(ctx: &Ctx) {
     let (client, server) = ctx.loopback();
     (1..=2).for_each(|id| post_empty_recv(&server, id));
     post_empty_send(&server, 3);
@@ -237,7 +237,7 @@ fn free_of_a_connected_ep_flushes_posts_of_the_peer(ctx: &Ctx) {
     expect_flushed(&server.request, [3]);
 }
 
-fn status_accepts_null_for_any_out_pointer(ctx: &Ctx) {
+fn ep_get_status_accepts_null_for_any_out_pointer(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     ok(dat_ep_get_status(conn.ep.h(), null_mut(), null_mut(), null_mut()));
     let state: DAT_EP_STATE = filled(|out| dat_ep_get_status(conn.ep.h(), out, null_mut(), null_mut()));
@@ -247,20 +247,20 @@ fn status_accepts_null_for_any_out_pointer(ctx: &Ctx) {
     assert_eq!(request, DAT_TRUE);
 }
 
-fn status_recv_idle_is_false_while_a_receive_is_posted(ctx: &Ctx) {
+fn ep_status_recv_idle_is_false_while_a_receive_is_posted(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     post_empty_recv(&conn, 1);
     assert_eq!(idle(&conn), (false, true));
 }
 
-fn status_request_idle_is_false_while_a_send_waits(ctx: &Ctx) {
+fn ep_status_request_idle_is_false_while_a_send_waits_for_a_receive(ctx: &Ctx) {
     let (client, _server) = ctx.loopback();
     post_empty_send(&client, 1);
     assert_eq!(idle(&client), (true, false));
 }
 
 /// The EP is idle after the completion, even if the event is still queued.
-fn status_is_idle_when_all_completions_are_queued(ctx: &Ctx) {
+fn ep_status_is_idle_when_all_completions_are_queued(ctx: &Ctx) {
     let (client, server) = ctx.loopback();
     (1..=2).for_each(|id| post_empty_recv(&server, id));
     post_empty_send(&client, 3);
