@@ -21,8 +21,8 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/endpoints 4.3": broken_connection_flushes_sends_and_receives_in_order,
         "spec/endpoints 8.4": broken_connection_reports_no_further_event_at_a_disconnect,
         "spec/endpoints 8.4": broken_ep_connects_again_after_a_reset,
-        "spec/endpoints 8.5": overflow_that_loses_established_on_the_active_side_ends_the_connection => local(lost_active).limit(60),
-        "spec/endpoints 14.34": overflow_that_loses_established_on_the_passive_side_ends_the_connection => local(lost_passive).limit(60),
+        "spec/endpoints 8.5": full_connect_evd_on_the_active_side_ends_the_connection => local(lost_active).limit(60),
+        "spec/endpoints 14.34": full_connect_evd_on_the_passive_side_ends_the_connection => local(lost_passive).limit(60),
         "spec/endpoints 13.33": connection_that_ended_before_the_first_dequeue_reports_its_end,
     ]
 }

@@ -36,8 +36,8 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/consumers 7": connect_by_127_0_1_1_succeeds => local(|ctx| by_address(ctx, |_| Address::ipv4([127, 0, 1, 1]))),
         "spec/endpoints 5.4": connect_with_an_unknown_address_family_returns_address_malformed,
         "spec/consumers 6": connect_ignores_the_port_of_the_address => local(|ctx| by_address(ctx, with_a_port)),
-        "spec/consumers 8": connect_to_itself_in_one_thread_succeeds,
-        "spec/endpoints 13.35": connect_to_itself_returns_before_the_accept,
+        "spec/consumers 8": connect_of_an_ia_to_itself_in_one_thread_succeeds,
+        "spec/endpoints 13.35": connect_of_an_ia_to_itself_returns_before_the_accept,
         "spec/endpoints 13.1": connect_keeps_receives_posted_before_it => pair(survives_client, survives_server),
         "spec/endpoints 4.1": send_posted_directly_after_the_accept_arrives => pair(early_client, early_server),
         "spec/endpoints 4.3": established_comes_before_the_first_receive_on_a_shared_evd => pair(merged_client, early_server),
@@ -48,7 +48,7 @@ pub(crate) fn cases() -> Vec<Case> {
         ("connect_with_qos_economy", DAT_QOS_ECONOMY, DAT_CONNECT_DEFAULT_FLAG),
         ("connect_with_qos_premium", DAT_QOS_PREMIUM, DAT_CONNECT_DEFAULT_FLAG),
         ("connect_with_an_unknown_qos", 0x10, DAT_CONNECT_DEFAULT_FLAG),
-        ("connect_with_the_multipath_flag", DAT_QOS_BEST_EFFORT, MULTIPATH),
+        ("connect_that_requires_multipath", DAT_QOS_BEST_EFFORT, MULTIPATH),
         ("connect_with_an_unknown_flag", DAT_QOS_BEST_EFFORT, 8),
     ];
     all.extend(plain.map(|(name, qos, flags)| {
@@ -289,7 +289,7 @@ fn with_a_port(ia: &Ia) -> Address {
 }
 
 /// One thread plays both roles: no call may wait for a later call of the same thread.
-fn connect_to_itself_in_one_thread_succeeds(ctx: &Ctx) {
+fn connect_of_an_ia_to_itself_in_one_thread_succeeds(ctx: &Ctx) {
     let ia = ctx.ia();
     let events = ia.evd(16, DAT_EVD_CR_FLAG | DAT_EVD_CONNECTION_FLAG);
     let (pz, dto) = (ia.pz(), ia.evd(16, DAT_EVD_DTO_FLAG));
@@ -315,7 +315,7 @@ fn connect_to_itself_in_one_thread_succeeds(ctx: &Ctx) {
     expect_nothing(events.h());
 }
 
-fn connect_to_itself_returns_before_the_accept(ctx: &Ctx) {
+fn connect_of_an_ia_to_itself_returns_before_the_accept(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     let (requests, _psp) = silent_listener(ctx, &conn.ia, 0);
     conn.connect(&conn.ia.address(), ctx.qual(0));

@@ -16,7 +16,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/endpoints 7.2": cr_query_without_out_pointer_returns_invalid_arg3,
         "spec/endpoints 7.2": cr_query_writes_all_fields_with_any_mask,
         "spec/endpoints 14.22": cr_query_returns_the_requesters_address,
-        "spec/endpoints 13.3": cr_accept_can_return_the_private_data_of_the_request,
+        "spec/endpoints 13.3": cr_accept_may_pass_the_private_data_pointer_of_the_request,
         "spec/endpoints 7.2": cr_is_invalid_after_the_accept,
         "spec/endpoints 7.2": cr_is_invalid_after_the_rejection,
         "spec/endpoints 8.1": cr_reject_is_reported_as_peer_rejected => pair(client_is_rejected, server_rejects),
@@ -29,7 +29,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/endpoints 7.3": cr_accept_into_an_ep_without_connect_evd_keeps_the_request,
         "spec/consumers 10": cr_accept_succeeds_after_the_disconnected_ep_is_reset,
         "spec/endpoints 13.36": cr_accept_of_crossed_connects_succeeds_after_rejection_and_reset => pair(client_wins, server_loses),
-        "spec/consumers 11": cr_requests_can_be_accepted_in_any_order,
+        "spec/consumers 11": cr_requests_can_be_accepted_or_rejected_in_any_order,
     ]
 }
 
@@ -59,7 +59,7 @@ fn cr_query_returns_the_requesters_address(ctx: &Ctx) {
 }
 
 /// The acceptor edits the request's private data in place and passes the same pointer to the accept.
-fn cr_accept_can_return_the_private_data_of_the_request(ctx: &Ctx) {
+fn cr_accept_may_pass_the_private_data_pointer_of_the_request(ctx: &Ctx) {
     let PendingRequest { ia: _ia, requests: _requests, psp: _psp, server, client, request } =
         asked(ctx, &pattern(32, 5));
     let data = request.param().private_data;
@@ -244,7 +244,7 @@ fn server_loses(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn cr_requests_can_be_accepted_in_any_order(ctx: &Ctx) {
+fn cr_requests_can_be_accepted_or_rejected_in_any_order(ctx: &Ctx) {
     let ia = ctx.ia();
     let (requests, _psp) = silent_listener(ctx, &ia, 0);
     let client: Vec<Conn> = (0..6_u8)

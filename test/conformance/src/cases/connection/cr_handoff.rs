@@ -20,7 +20,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/endpoints 7.5": cr_handoff_to_the_process_of_the_requester_succeeds => pair(client_receives_its_own_request, server_hands_the_request_back),
         "spec/endpoints 7.5": cr_handoff_without_a_listener_leaves_the_request_usable,
         "spec/endpoints 7.5": cr_handoff_to_qualifier_zero_leaves_the_request_usable,
-        "spec/endpoints 7.5": cr_handoff_of_another_object_returns_invalid_handle,
+        "spec/endpoints 7.5": cr_handoff_of_a_handle_that_is_no_cr_returns_invalid_handle,
         "spec/endpoints 7.5": cr_handoff_returns_the_rsp_ep_to_unconnected,
         "spec/endpoints 7.5": cr_handoff_twice_succeeds,
     ]
@@ -89,7 +89,7 @@ fn cr_handoff_to_qualifier_zero_leaves_the_request_usable(ctx: &Ctx) {
     accepted(request, &client, &server);
 }
 
-fn cr_handoff_of_another_object_returns_invalid_handle(ctx: &Ctx) {
+fn cr_handoff_of_a_handle_that_is_no_cr_returns_invalid_handle(ctx: &Ctx) {
     let asked = asked(ctx, &[]);
     for handle in [DAT_HANDLE_NULL, asked.psp.h(), asked.client.ep.h()] {
         bad_handle(dat_cr_handoff(handle, ctx.qual(0)), DAT_INVALID_HANDLE_CR);

@@ -13,7 +13,7 @@ pub(crate) fn cases() -> Vec<Case> {
     cases![
         "spec/endpoints 4.4": accept_of_a_request_of_a_killed_process_reports_accept_completion_error => pair(client_asks_and_dies, server_accepts_the_dead).only_two(),
         "spec/endpoints 4.4": reject_of_a_request_of_a_killed_process_succeeds => pair(client_asks_and_dies, server_rejects_the_dead).only_two(),
-        "spec/endpoints 8.1": killed_listener_is_reported_as_rejected => pair(client_left_alone, server_dies_undecided).only_two(),
+        "spec/endpoints 8.1": killed_listener_ends_pending_connects_with_peer_rejected => pair(client_left_alone, server_dies_undecided).only_two(),
         "spec/endpoints 8.1": killed_passive_peer_is_reported_as_disconnected => pair(each_survives, each_dies).only_two(),
         "spec/endpoints 8.1": killed_active_peer_is_reported_as_disconnected => pair(each_dies, each_survives).only_two(),
         "spec/endpoints 4.2": killed_peer_ends_a_graceful_disconnect => pair(client_drains, each_dies).only_two(),

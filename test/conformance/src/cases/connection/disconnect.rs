@@ -28,7 +28,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/endpoints 5.6": disconnect_with_an_unknown_flag_is_graceful,
         "spec/endpoints 5.6": disconnect_of_an_unconnected_ep_flushes_receives_in_order,
         "spec/endpoints 5.6": disconnect_graceful_of_an_unconnected_ep_flushes_receives,
-        "spec/endpoints 5.6": disconnect_of_an_unconnected_ep_queues_one_event_and_keeps_its_state,
+        "spec/endpoints 5.6": disconnect_of_an_unconnected_ep_with_receives_queues_one_event,
         "spec/endpoints 5.6": disconnect_of_an_unconnected_ep_without_connect_evd_flushes_receives,
         "spec/endpoints 5.6": disconnect_of_an_unconnected_ep_permits_a_later_connect => local(unconnected_then_connects),
         "spec/endpoints 5.6": disconnect_graceful_completes_posted_requests => pair(drains_client, drains_server),
@@ -208,7 +208,7 @@ fn disconnect_graceful_of_an_unconnected_ep_flushes_receives(ctx: &Ctx) {
     assert_eq!(cookies(&drain(conn.recv.h())), [1, 2, 3, 4, 5]);
 }
 
-fn disconnect_of_an_unconnected_ep_queues_one_event_and_keeps_its_state(ctx: &Ctx) {
+fn disconnect_of_an_unconnected_ep_with_receives_queues_one_event(ctx: &Ctx) {
     let conn = unconnected(ctx);
     disconnect(&conn, DAT_CLOSE_ABRUPT_FLAG);
     conn.expect(DAT_CONNECTION_EVENT_DISCONNECTED);

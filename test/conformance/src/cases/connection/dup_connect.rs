@@ -10,7 +10,7 @@ use super::call::{expect_unconnected, without_connect_evd, without_pz};
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        "spec/endpoints 5.5": dup_connect_of_another_object_returns_invalid_handle,
+        "spec/endpoints 5.5": dup_connect_of_a_handle_that_is_no_ep_returns_invalid_handle,
         "spec/endpoints 5.5": dup_connect_with_timeout_zero_returns_invalid_arg3,
         "spec/endpoints 5.5": dup_connect_reports_the_duplicated_eps_state_before_the_missing_evd,
         "spec/endpoints 5.5": dup_connect_on_an_ep_without_a_pz_returns_not_ready,
@@ -30,7 +30,7 @@ fn dup(ep: &Ep, like: DAT_EP_HANDLE, timeout: DAT_TIMEOUT, qos: DAT_QOS) -> DAT_
     dat_ep_dup_connect(ep.h(), like, timeout, 0, null_mut(), qos)
 }
 
-fn dup_connect_of_another_object_returns_invalid_handle(ctx: &Ctx) {
+fn dup_connect_of_a_handle_that_is_no_ep_returns_invalid_handle(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     for handle in [DAT_HANDLE_NULL, conn.pz.h(), conn.events.h(), from_ref(&conn.ep).cast_mut().cast()] {
         bad_handle(dup(&conn.ep, handle, DAT_TIMEOUT_INFINITE, DAT_QOS_BEST_EFFORT), DAT_INVALID_HANDLE_EP);

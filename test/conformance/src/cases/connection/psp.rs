@@ -16,7 +16,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/endpoints 6.1": psp_create_without_an_evd_returns_invalid_handle,
         "spec/endpoints 6.1": psp_create_reports_a_missing_evd_before_a_missing_out_pointer,
         "spec/endpoints 6.1": psp_create_without_out_pointer_returns_invalid_arg5,
-        "spec/endpoints 6.1": psp_create_requires_the_cr_flag,
+        "spec/endpoints 6.1": psp_create_refuses_an_evd_without_the_cr_flag,
         "spec/endpoints 6.1": psp_create_with_unknown_flags_returns_invalid_arg4,
         "spec/endpoints 13.32": psp_create_with_qualifier_zero_returns_invalid_arg2,
         "spec/endpoints 6.1": psp_create_twice_on_an_ia_returns_in_use_with_the_error_bit,
@@ -31,11 +31,11 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/endpoints 6.4": psp_query_returns_all_fields_for_any_mask,
         "spec/endpoints 6.4": psp_query_without_out_pointer_returns_invalid_arg3,
         "spec/endpoints 6.2": psp_create_any_returns_a_qualifier_from_1024_to_65535,
-        "spec/endpoints 6.2": psp_create_any_can_be_connected_to,
+        "spec/endpoints 6.2": psp_create_any_returns_a_psp_that_can_be_connected_to,
         "spec/endpoints 6.2": psp_create_any_a_hundred_times_returns_distinct_qualifiers,
         "spec/endpoints 14.12": psp_create_any_from_many_threads_returns_distinct_qualifiers,
         "spec/endpoints 6.2": psp_create_any_checks_the_psp_pointer_before_the_qualifier_pointer,
-        "spec/endpoints 6.2": psp_create_any_requires_the_cr_flag,
+        "spec/endpoints 6.2": psp_create_any_refuses_an_evd_without_the_cr_flag,
         "spec/endpoints 6.2": psp_create_any_with_unknown_flags_returns_invalid_arg4,
         "spec/endpoints 6.2": psp_create_any_that_is_refused_writes_nothing,
     ]
@@ -66,7 +66,7 @@ fn psp_create_without_out_pointer_returns_invalid_arg5(ctx: &Ctx) {
     bad_arg(dat_psp_create(ia.h(), 0, wrong.h(), 9, null_mut()), 5);
 }
 
-fn psp_create_requires_the_cr_flag(ctx: &Ctx) {
+fn psp_create_refuses_an_evd_without_the_cr_flag(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = ia.evd(8, DAT_EVD_DTO_FLAG | DAT_EVD_CONNECTION_FLAG);
     bad_handle(create(&ia, ctx.qual(0), evd.h(), DAT_PSP_CONSUMER_FLAG), DAT_INVALID_HANDLE_EVD_CR);
@@ -225,7 +225,7 @@ fn psp_create_any_returns_a_qualifier_from_1024_to_65535(ctx: &Ctx) {
     assert_eq!(param.conn_qual, qual);
 }
 
-fn psp_create_any_can_be_connected_to(ctx: &Ctx) {
+fn psp_create_any_returns_a_psp_that_can_be_connected_to(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = cr_evd(&ia);
     let (qual, psp) = any(&ia, &evd);
@@ -263,7 +263,7 @@ fn psp_create_any_checks_the_psp_pointer_before_the_qualifier_pointer(ctx: &Ctx)
     assert!(psp.is_null());
 }
 
-fn psp_create_any_requires_the_cr_flag(ctx: &Ctx) {
+fn psp_create_any_refuses_an_evd_without_the_cr_flag(ctx: &Ctx) {
     let ia = ctx.ia();
     let (evd, mut qual) = (ia.evd(8, DAT_EVD_DTO_FLAG), 5);
     let flags = DAT_PSP_CONSUMER_FLAG;

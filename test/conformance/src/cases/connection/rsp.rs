@@ -16,7 +16,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/endpoints 6.5": rsp_create_without_an_evd_returns_invalid_handle,
         "spec/endpoints 6.5": rsp_create_reports_a_missing_out_pointer_before_a_wrong_state,
         "spec/endpoints 6.5": rsp_create_reports_a_wrong_state_before_a_missing_cr_flag,
-        "spec/endpoints 6.5": rsp_create_requires_the_cr_flag,
+        "spec/endpoints 6.5": rsp_create_refuses_an_evd_without_the_cr_flag,
         "spec/endpoints 6.5": rsp_create_with_qualifier_zero_returns_invalid_arg2,
         "spec/endpoints 14.14": rsp_create_at_the_qualifier_of_an_rsp_leaves_the_ep_unconnected,
         "spec/endpoints 14.14": rsp_create_at_the_qualifier_of_a_psp_leaves_the_ep_unconnected,
@@ -74,7 +74,7 @@ fn rsp_create_reports_a_wrong_state_before_a_missing_cr_flag(ctx: &Ctx) {
     refused(code, DAT_INVALID_STATE, DAT_INVALID_STATE_EP_CONNECTED);
 }
 
-fn rsp_create_requires_the_cr_flag(ctx: &Ctx) {
+fn rsp_create_refuses_an_evd_without_the_cr_flag(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     let code = rsp_create(&conn.ia, ctx.qual(0), conn.ep.h(), conn.recv.h());
     bad_handle(code, DAT_INVALID_HANDLE_EVD_CR);

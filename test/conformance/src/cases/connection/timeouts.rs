@@ -12,16 +12,16 @@ use super::call::Call;
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        "spec/endpoints 11": timeout_without_an_answer_reports_timed_out_once,
-        "spec/endpoints 4.3": timeout_flushes_receives,
-        "spec/endpoints 11": timeout_permits_reset_and_another_connect,
-        "spec/endpoints 11": timeout_of_a_microsecond_is_reported,
-        "spec/endpoints 13.32": timeout_of_the_longest_finite_value_permits_the_connection,
-        "spec/endpoints 11": timeout_after_a_disconnect_queues_no_second_event,
-        "spec/endpoints 11": timeout_of_an_old_attempt_does_not_end_the_new_one,
-        "spec/endpoints 11": timeout_of_many_connects_is_reported_once_each,
-        "spec/endpoints 11": timeout_racing_with_the_free_reports_one_event => local(timeout_racing_with_the_free_reports_one_event).limit(60),
-        "spec/endpoints 11": timeout_racing_with_the_answer_reports_one_outcome => pair(races_client, races_server).limit(60),
+        "spec/endpoints 11": connect_timeout_without_an_answer_reports_timed_out_once,
+        "spec/endpoints 4.3": connect_timeout_flushes_receives,
+        "spec/endpoints 11": connect_timeout_permits_reset_and_another_connect,
+        "spec/endpoints 11": connect_timeout_of_a_microsecond_is_reported,
+        "spec/endpoints 13.32": connect_timeout_of_the_longest_finite_value_permits_the_connection,
+        "spec/endpoints 11": connect_timeout_after_a_disconnect_queues_no_second_event,
+        "spec/endpoints 11": connect_timeout_of_an_old_attempt_does_not_end_the_new_one,
+        "spec/endpoints 11": connect_timeout_of_60_connects_is_reported_once_each,
+        "spec/endpoints 11": connect_timeout_racing_with_the_ep_free_reports_one_event => local(connect_timeout_racing_with_the_ep_free_reports_one_event).limit(60),
+        "spec/endpoints 11": connect_timeout_racing_with_the_accept_reports_one_outcome => pair(races_client, races_server).limit(60),
     ]
 }
 
@@ -34,7 +34,7 @@ fn limited(ctx: &Ctx, conn: &Conn, timeout: DAT_TIMEOUT) {
 /// 20 ms, in microseconds.
 const SHORT: DAT_TIMEOUT = 20_000;
 
-fn timeout_without_an_answer_reports_timed_out_once(ctx: &Ctx) {
+fn connect_timeout_without_an_answer_reports_timed_out_once(ctx: &Ctx) {
     let ia = ctx.ia();
     let (_requests, _psp) = silent_listener(ctx, &ia, 0);
     let conn = Conn::on(&ia);
@@ -45,7 +45,7 @@ fn timeout_without_an_answer_reports_timed_out_once(ctx: &Ctx) {
     expect_quiet(conn.events.h(), Duration::from_millis(50));
 }
 
-fn timeout_flushes_receives(ctx: &Ctx) {
+fn connect_timeout_flushes_receives(ctx: &Ctx) {
     let ia = ctx.ia();
     let (_requests, _psp) = silent_listener(ctx, &ia, 0);
     let conn = Conn::on(&ia);
@@ -55,7 +55,7 @@ fn timeout_flushes_receives(ctx: &Ctx) {
     expect_flushed(&conn.recv, 1..=3);
 }
 
-fn timeout_permits_reset_and_another_connect(ctx: &Ctx) {
+fn connect_timeout_permits_reset_and_another_connect(ctx: &Ctx) {
     let ia = ctx.ia();
     let (requests, psp) = silent_listener(ctx, &ia, 0);
     let (client, server) = (Conn::on(&ia), Conn::on(&ia));
@@ -78,7 +78,7 @@ fn timeout_permits_reset_and_another_connect(ctx: &Ctx) {
     established(&client, &server);
 }
 
-fn timeout_of_a_microsecond_is_reported(ctx: &Ctx) {
+fn connect_timeout_of_a_microsecond_is_reported(ctx: &Ctx) {
     let ia = ctx.ia();
     let (_requests, _psp) = silent_listener(ctx, &ia, 0);
     let conn = Conn::on(&ia);
@@ -90,7 +90,7 @@ fn timeout_of_a_microsecond_is_reported(ctx: &Ctx) {
     expect_nothing(conn.events.h());
 }
 
-fn timeout_of_the_longest_finite_value_permits_the_connection(ctx: &Ctx) {
+fn connect_timeout_of_the_longest_finite_value_permits_the_connection(ctx: &Ctx) {
     let ia = ctx.ia();
     let (requests, _psp) = silent_listener(ctx, &ia, 0);
     let (client, server) = (Conn::on(&ia), Conn::on(&ia));
@@ -99,7 +99,7 @@ fn timeout_of_the_longest_finite_value_permits_the_connection(ctx: &Ctx) {
     established(&client, &server);
 }
 
-fn timeout_after_a_disconnect_queues_no_second_event(ctx: &Ctx) {
+fn connect_timeout_after_a_disconnect_queues_no_second_event(ctx: &Ctx) {
     let ia = ctx.ia();
     let (_requests, _psp) = silent_listener(ctx, &ia, 0);
     let conn = Conn::on(&ia);
@@ -110,7 +110,7 @@ fn timeout_after_a_disconnect_queues_no_second_event(ctx: &Ctx) {
     expect_quiet(conn.events.h(), Duration::from_millis(150));
 }
 
-fn timeout_of_an_old_attempt_does_not_end_the_new_one(ctx: &Ctx) {
+fn connect_timeout_of_an_old_attempt_does_not_end_the_new_one(ctx: &Ctx) {
     let ia = ctx.ia();
     let (_requests, _psp) = silent_listener(ctx, &ia, 0);
     let conn = Conn::on(&ia);
@@ -123,7 +123,7 @@ fn timeout_of_an_old_attempt_does_not_end_the_new_one(ctx: &Ctx) {
     conn.ep.expect_state(DAT_EP_STATE_ACTIVE_CONNECTION_PENDING);
 }
 
-fn timeout_of_many_connects_is_reported_once_each(ctx: &Ctx) {
+fn connect_timeout_of_60_connects_is_reported_once_each(ctx: &Ctx) {
     const MANY: usize = 60;
     let ia = ctx.ia();
     let requests = ia.evd(MANY as DAT_COUNT, DAT_EVD_CR_FLAG);
@@ -146,7 +146,7 @@ fn timeout_of_many_connects_is_reported_once_each(ctx: &Ctx) {
 }
 
 /// Whether the timeout or the free is first, there is one event and no crash.
-fn timeout_racing_with_the_free_reports_one_event(ctx: &Ctx) {
+fn connect_timeout_racing_with_the_ep_free_reports_one_event(ctx: &Ctx) {
     let ia = ctx.ia();
     let requests = ia.evd(512, DAT_EVD_CR_FLAG);
     let _psp = ia.psp(ctx.qual(0), &requests);
