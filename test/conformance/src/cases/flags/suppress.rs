@@ -21,7 +21,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/consumers 18": flag_thousands_of_suppressed_requests_complete_without_events => pair(client_suppresses_only, serves).limit(40),
         "spec/events 4.1": flag_suppress_combined_with_other_flags_queues_no_event => pair(client_suppresses_with_any_ep_attribute, serves),
         "spec/events 4.1": flag_suppress_is_refused_as_a_receive_attribute,
-        "spec/events 4.1": flag_receives_always_complete_with_an_event => pair(client_sends_four, server_receives_with_all_flags),
+        "spec/events 4.1": flag_receives_refuse_request_flags_or_complete_with_an_event => pair(client_sends_four, server_receives_with_all_flags),
         "spec/events 4.1": flag_suppressed_send_still_completes_its_receive => pair(client_sends_suppressed, server_receives_one),
     ];
     for op in Op::REQUESTS {

@@ -9,12 +9,12 @@ use super::faults::{loses, nowhere, sends_into_trouble};
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        "spec/events 4.6": fault_breaks_the_connection_before_its_completion_is_dequeued => pair(client_fails_unseen, loses),
-        "spec/events 4.6": fault_of_a_suppressed_request_breaks_the_connection_and_is_reported => pair(client_fails_suppressed, loses),
-        "spec/events 4.6": fault_flushes_both_queues_in_order => pair(client_fails_amid_work, server_loses_amid_work),
-        "spec/events 4.6": fault_of_a_receive_flushes_both_queues => pair(sends_into_trouble, server_receives_badly_amid_work),
-        "spec/events 4.6": fault_has_disconnected_the_ep_when_its_completion_is_dequeued => pair(client_fails_and_looks, loses),
-        "spec/events 4.6": fault_of_rdma_leaves_the_target_without_completions => pair(client_reaches_wrong, server_loses_without_completions),
+        "spec/events 4.6": failed_send_breaks_the_connection_before_its_completion_is_dequeued => pair(client_fails_unseen, loses),
+        "spec/events 4.6": failed_suppressed_send_breaks_the_connection_and_is_reported => pair(client_fails_suppressed, loses),
+        "spec/events 4.6": failed_send_flushes_both_queues_in_order => pair(client_fails_amid_work, server_loses_amid_work),
+        "spec/events 4.6": failed_receive_flushes_both_queues_in_order => pair(sends_into_trouble, server_receives_badly_amid_work),
+        "spec/events 4.6": failed_send_has_disconnected_the_ep_when_its_completion_is_dequeued => pair(client_fails_and_looks, loses),
+        "spec/events 4.6": failed_rdma_write_leaves_the_target_without_completions => pair(client_reaches_wrong, server_loses_without_completions),
         "spec/events 4.8": receive_into_freed_memory_fails_when_a_message_arrives => pair(sends_into_trouble, server_frees_before_use),
         "spec/events 7": receive_posted_before_its_ep_changed_pz_is_not_filled => pair(client_sends_to_another_pz, server_changes_pz_before_use),
         "spec/events 8.2": lmr_free_does_not_disturb_completed_transfers => pair(client_frees_after_completion, server_loses_nothing),

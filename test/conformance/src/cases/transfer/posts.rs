@@ -38,7 +38,7 @@ const INVALID_POSTS: [(InvalidPost, &str); 10] = [
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
-        "spec/events 4.4": post_recvs_fit_up_to_the_requested_and_the_reported_depth,
+        "spec/events 4.4": receives_can_be_posted_up_to_the_requested_and_the_reported_depth,
         "spec/events 12.28": receives_posted_until_refused_remain_posted_after_a_reset,
         "spec/events 4.4": queue_slot_of_a_receive_is_free_at_its_completion => pair(client_sends_one_by_one, server_refills_its_queue),
         "spec/events 4.4": requests_posted_up_to_the_requested_depth_all_complete => pair(client_fills_its_queue, server_empties_it),
@@ -188,7 +188,7 @@ fn takes_its_own_limit(ctx: &Ctx, op: Op) {
     expect_dto(op.evd(&client), 1, DAT_DTO_SUCCESS, limit as u64 * 100);
 }
 
-fn post_recvs_fit_up_to_the_requested_and_the_reported_depth(ctx: &Ctx) {
+fn receives_can_be_posted_up_to_the_requested_and_the_reported_depth(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     let posted = fill(&conn, Op::Recv, &NOWHERE);
     let reported = conn.ep.param().ep_attr.max_recv_dtos;

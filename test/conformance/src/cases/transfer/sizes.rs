@@ -16,7 +16,7 @@ pub(crate) fn cases() -> Vec<Case> {
         let name = |what: &str| format!("transfer_{}_{what}", op.word());
         for size in SIZES {
             let case = pair(move |ctx| moves(ctx, op, size), move |ctx| is_moved(ctx, op, size));
-            all.push(case.named(name(&format!("of_{size}_bytes_succeeds"))).proves("spec/events 4.4").limit(40));
+            all.push(case.named(name(&format!("{}_succeeds", of_bytes(size)))).proves("spec/events 4.4").limit(40));
         }
         let many = pair(move |ctx| moves_many(ctx, op), move |ctx| is_moved_many(ctx, op));
         all.push(many.named(name("of_the_maximum_number_of_segments_succeeds")).proves("spec/events 4.4"));
@@ -35,9 +35,8 @@ pub(crate) fn cases() -> Vec<Case> {
                 }
             };
             let case = pair(slow(moves), slow(is_moved)).only_two().limit(40);
-            all.push(
-                case.named(name(&format!("of_{size}_bytes_succeeds_without_kernel_copies"))).proves("spec/events 5.3"),
-            );
+            let what = format!("{}_succeeds_without_kernel_copies", of_bytes(size));
+            all.push(case.named(name(&what)).proves("spec/events 5.3"));
         }
         for (what, advertised) in [("less", 64), ("nothing", 0), ("more", u64::MAX)] {
             let case = pair(move |ctx| moves_advertised(ctx, op, advertised), move |ctx| is_moved(ctx, op, 5000));
@@ -53,6 +52,12 @@ pub(crate) fn cases() -> Vec<Case> {
         all.push(unset.named(name("uses_the_request_segment_limit_when_its_own_is_unset")).proves("spec/events 4.4"));
     }
     all
+}
+
+/// The size in case names: `of_up_to` if an adapter's maximum may be smaller (8 MiB over rxe).
+fn of_bytes(size: usize) -> String {
+    let limit = if size > 8 << 20 { "up_to_" } else { "" };
+    format!("of_{limit}{size}_bytes")
 }
 
 /// Returns `size`, or the adapter's maximum if that is smaller.
