@@ -15,7 +15,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/consumers 14": srq_stays_usable_after_a_peer_is_killed => pair(obey, server_uses_queue_after_kill).needs(Need::Srq).only_two(),
         "spec/consumers 14": srq_stays_usable_after_a_peer_with_waiting_messages_is_killed
             => pair(obey, server_uses_queue_after_kill_of_waiting_peer).needs(Need::Srq).only_two(),
-        "spec/events 10": srq_sequence_of_dtestsrq_succeeds => pair(srq_client, srq_server).needs(Need::Srq),
+        "spec/events 10": srq_call_sequence_of_the_program_dtestsrq_succeeds => pair(srq_client, srq_server).needs(Need::Srq),
     ]
 }
 

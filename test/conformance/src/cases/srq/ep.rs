@@ -10,7 +10,7 @@ use super::pool::*;
 pub(crate) fn cases() -> Vec<Case> {
     let all = cases![
         "spec/events 5.7": srq_ep_create_refuses_a_bad_ia,
-        "spec/events 5.7": srq_ep_create_refuses_a_bad_zone,
+        "spec/events 5.7": srq_ep_create_refuses_a_bad_pz,
         "spec/events 5.7": srq_ep_create_refuses_bad_evds,
         "spec/events 5.7": srq_ep_create_refuses_a_handle_that_is_no_srq,
         "spec/events 5.7": srq_ep_create_refuses_a_freed_srq,
@@ -20,7 +20,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 5.7": srq_ep_create_accepts_an_evd_shorter_than_the_watermark,
         "spec/events 5.7": srq_ep_create_ignores_receive_segments,
         "spec/events 5.7": srq_ep_create_accepts_a_null_connect_evd,
-        "spec/events 5.7": srq_ep_create_accepts_another_zone_than_the_srqs,
+        "spec/events 5.7": srq_ep_create_accepts_another_pz_than_the_srqs,
     ];
     all.into_iter().map(|case| case.needs(Need::Srq)).collect()
 }
@@ -61,7 +61,7 @@ fn srq_ep_create_refuses_a_bad_ia(ctx: &Ctx) {
     }
 }
 
-fn srq_ep_create_refuses_a_bad_zone(ctx: &Ctx) {
+fn srq_ep_create_refuses_a_bad_pz(ctx: &Ctx) {
     let pool = Pool::new(&ctx.ia(), 4);
     let dead = pool.ia.pz().free();
     for pz in [pool.srq.h(), dead] {
@@ -137,7 +137,7 @@ fn srq_ep_create_accepts_a_null_connect_evd(ctx: &Ctx) {
     assert!(ep.param().connect_evd_handle.is_null(), "the EP has a connect EVD");
 }
 
-fn srq_ep_create_accepts_another_zone_than_the_srqs(ctx: &Ctx) {
+fn srq_ep_create_accepts_another_pz_than_the_srqs(ctx: &Ctx) {
     let pool = Pool::new(&ctx.ia(), 4);
     let other = pool.ia.pz();
     let ep = pool.ep_in(&other, &pool.recv, &unmarked());

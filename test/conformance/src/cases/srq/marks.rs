@@ -28,8 +28,8 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 5.6": srq_soft_watermark_counts_only_receives_of_its_ep => served(srq_soft_watermark_counts_only_receives_of_its_ep),
         "spec/events 5.6": srq_soft_watermark_does_not_disturb_the_connection
             => served(srq_soft_watermark_does_not_disturb_the_connection),
-        "spec/events 5.6": srq_hard_watermark_breaks_the_connection => served(srq_hard_watermark_breaks_the_connection),
-        "spec/events 5.6": srq_hard_watermark_keeps_other_connections => served(srq_hard_watermark_keeps_other_connections),
+        "spec/events 5.6": srq_hard_watermark_exceeded_breaks_the_connection => served(srq_hard_watermark_exceeded_breaks_the_connection),
+        "spec/events 5.6": srq_hard_watermark_exceeded_keeps_other_connections => served(srq_hard_watermark_exceeded_keeps_other_connections),
         "spec/events 5.6": srq_hard_watermark_reached_exactly_keeps_the_connection
             => served(srq_hard_watermark_reached_exactly_keeps_the_connection),
         "spec/events 5.6": srq_hard_watermark_survives_a_reset
@@ -241,7 +241,7 @@ fn srq_soft_watermark_does_not_disturb_the_connection(_: &Ctx, peer: &Peer, pool
     expect_nothing(pool.events.h());
 }
 
-fn srq_hard_watermark_breaks_the_connection(_: &Ctx, peer: &Peer, pool: &Pool) {
+fn srq_hard_watermark_exceeded_breaks_the_connection(_: &Ctx, peer: &Peer, pool: &Pool) {
     let ep = peer.connected_to(pool, pool.ep_with(&marked(NONE, 0)));
     pool.post_all(0..3);
     peer.send(0, 8, 1);
@@ -254,7 +254,7 @@ fn srq_hard_watermark_breaks_the_connection(_: &Ctx, peer: &Peer, pool: &Pool) {
     peer.gets_the_end(0);
 }
 
-fn srq_hard_watermark_keeps_other_connections(_: &Ctx, peer: &Peer, pool: &Pool) {
+fn srq_hard_watermark_exceeded_keeps_other_connections(_: &Ctx, peer: &Peer, pool: &Pool) {
     let broken = peer.connected_to(pool, pool.ep_with(&marked(NONE, 0)));
     let whole = peer.connected(pool);
     pool.post_all(0..3);

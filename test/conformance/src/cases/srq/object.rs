@@ -10,8 +10,8 @@ use super::pool::*;
 pub(crate) fn cases() -> Vec<Case> {
     let all = cases![
         "spec/events 6.1": srq_create_refuses_a_bad_ia,
-        "spec/events 6.1": srq_create_refuses_a_handle_that_is_no_zone,
-        "spec/events 6.1": srq_create_refuses_a_freed_zone,
+        "spec/events 6.1": srq_create_refuses_a_handle_that_is_no_pz,
+        "spec/events 6.1": srq_create_refuses_a_freed_pz,
         "spec/events 6.1": srq_create_refuses_null_attributes,
         "spec/events 6.1": srq_create_refuses_misaligned_attributes,
         "spec/events 6.1": srq_create_refuses_zero_and_negative_lengths,
@@ -21,7 +21,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 6.1": srq_create_refuses_a_nonzero_low_watermark,
         "spec/events 6.1": srq_create_refuses_a_null_handle_pointer,
         "spec/events 6.1": srq_create_checks_arguments_in_order,
-        "spec/events 6.1": srq_create_keeps_its_zone_in_use,
+        "spec/events 6.1": srq_create_keeps_its_pz_in_use,
         "spec/events 6.2": srq_free_refuses_a_handle_that_is_no_srq,
         "spec/events 6.2": srq_free_twice_returns_invalid_handle,
         "spec/events 6.2": srq_free_is_refused_while_an_ep_uses_it,
@@ -43,7 +43,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 6.5": srq_resize_below_the_low_watermark_is_refused,
         "spec/events 6.5": srq_resize_to_a_smaller_length_limits_posts,
         "spec/events 6.6": srq_set_lw_refuses_a_handle_that_is_no_srq,
-        "spec/events 6.6": srq_set_lw_refuses_values_beyond_the_capacity,
+        "spec/events 6.6": srq_set_lw_refuses_negative_values_and_values_above_the_length,
         "spec/events 10": srq_calls_without_a_peer_queue_no_events,
         "spec/registry 6.2": srq_prevents_a_graceful_close_of_its_ia,
         "spec/registry 6.3": srq_handle_is_invalid_after_an_abrupt_close,
@@ -69,7 +69,7 @@ fn srq_create_refuses_a_bad_ia(ctx: &Ctx) {
     }
 }
 
-fn srq_create_refuses_a_handle_that_is_no_zone(ctx: &Ctx) {
+fn srq_create_refuses_a_handle_that_is_no_pz(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = ia.evd(1, DAT_EVD_DTO_FLAG);
     for handle in [null_mut(), ia.h(), evd.h()] {
@@ -77,7 +77,7 @@ fn srq_create_refuses_a_handle_that_is_no_zone(ctx: &Ctx) {
     }
 }
 
-fn srq_create_refuses_a_freed_zone(ctx: &Ctx) {
+fn srq_create_refuses_a_freed_pz(ctx: &Ctx) {
     let ia = ctx.ia();
     let dead = ia.pz().free();
     bad_handle(create(ia.h(), dead, attr(4, 1, 0)), DAT_INVALID_HANDLE_PZ);
@@ -157,7 +157,7 @@ fn srq_create_checks_arguments_in_order(ctx: &Ctx) {
     bad_arg(dat_srq_create(ia.h(), pz.h(), null_mut(), null_mut()), 3);
 }
 
-fn srq_create_keeps_its_zone_in_use(ctx: &Ctx) {
+fn srq_create_keeps_its_pz_in_use(ctx: &Ctx) {
     let ia = ctx.ia();
     let pz = ia.pz();
     let srq = ia.srq(&pz, 4, 1);
@@ -378,7 +378,7 @@ fn srq_set_lw_refuses_a_handle_that_is_no_srq(ctx: &Ctx) {
     }
 }
 
-fn srq_set_lw_refuses_values_beyond_the_capacity(ctx: &Ctx) {
+fn srq_set_lw_refuses_negative_values_and_values_above_the_length(ctx: &Ctx) {
     let pool = Pool::new(&ctx.ia(), 4);
     let most = pool.param().max_recv_dtos;
     for low in [most + 1, DAT_COUNT::MAX, -1, DAT_COUNT::MIN] {

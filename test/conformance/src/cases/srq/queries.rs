@@ -9,8 +9,8 @@ use super::pool::*;
 
 pub(crate) fn cases() -> Vec<Case> {
     let all = cases![
-        "spec/registry 12": srq_provider_attributes_report_srqs,
-        "spec/events 6.4": srq_query_describes_a_new_srq,
+        "spec/registry 12": srq_provider_attributes_report_srq_support,
+        "spec/events 6.4": srq_query_of_a_new_srq_returns_its_attributes_and_zero_counts,
         "spec/events 6.4": srq_query_refuses_a_handle_that_is_no_srq,
         "spec/events 6.4": srq_query_refuses_a_null_record,
         "spec/events 6.4": srq_query_refuses_unknown_mask_bits,
@@ -28,19 +28,19 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/endpoints 5.3": srq_ep_modify_refuses_the_soft_watermark,
         "spec/endpoints 5.3": srq_ep_modify_refuses_the_srq_handle,
         "spec/endpoints 5.3": srq_ep_modify_changes_the_request_count,
-        "spec/endpoints 5.3": srq_ep_modify_changes_the_zone,
+        "spec/endpoints 5.3": srq_ep_modify_changes_the_pz,
         "spec/endpoints 5.7": srq_ep_reset_of_an_unconnected_ep_keeps_the_srq,
-        "spec/events 5.5": srq_recv_query_refuses_a_handle_that_is_no_ep,
-        "spec/events 5.5": srq_recv_query_accepts_null_pointers,
-        "spec/events 5.5": srq_recv_query_of_an_idle_ep_is_zero,
-        "spec/events 5.5": srq_recv_query_of_an_ep_without_srq_counts_posted_receives,
-        "spec/events 5.5": srq_recv_query_of_an_ep_without_a_zone_is_zero,
+        "spec/events 5.5": ep_recv_query_refuses_a_handle_that_is_no_ep,
+        "spec/events 5.5": ep_recv_query_accepts_null_out_pointers,
+        "spec/events 5.5": ep_recv_query_of_an_idle_ep_on_an_srq_returns_zeros,
+        "spec/events 5.5": ep_recv_query_of_an_ep_without_srq_counts_posted_receives,
+        "spec/events 5.5": ep_recv_query_of_an_ep_without_a_pz_returns_zeros,
         "spec/endpoints 5.6": srq_ep_disconnect_of_an_unconnected_ep_is_refused,
     ];
     all.into_iter().map(|case| case.needs(Need::Srq)).collect()
 }
 
-fn srq_provider_attributes_report_srqs(ctx: &Ctx) {
+fn srq_provider_attributes_report_srq_support(ctx: &Ctx) {
     let ia = ctx.ia();
     let (attr, limits) = (ia.provider_attr(), ia.attr());
     assert_eq!(attr.srq_supported, DAT_TRUE);
@@ -51,7 +51,7 @@ fn srq_provider_attributes_report_srqs(ctx: &Ctx) {
     assert!(limits.max_srqs > 0 && limits.max_ep_per_srq > 0 && limits.max_recv_per_srq > 0);
 }
 
-fn srq_query_describes_a_new_srq(ctx: &Ctx) {
+fn srq_query_of_a_new_srq_returns_its_attributes_and_zero_counts(ctx: &Ctx) {
     let pool = Pool::new(&ctx.ia(), 8);
     let param = pool.param();
     assert!(param.ia_handle == pool.ia.h(), "the query returned another IA");
@@ -230,7 +230,7 @@ fn srq_ep_modify_changes_the_request_count(ctx: &Ctx) {
     refused(dat_srq_free(pool.srq.h()), DAT_INVALID_STATE, DAT_INVALID_STATE_SRQ_IN_USE);
 }
 
-fn srq_ep_modify_changes_the_zone(ctx: &Ctx) {
+fn srq_ep_modify_changes_the_pz(ctx: &Ctx) {
     let pool = Pool::new(&ctx.ia(), 4);
     let other = pool.ia.pz();
     let ep = pool.ep();
@@ -247,7 +247,7 @@ fn srq_ep_reset_of_an_unconnected_ep_keeps_the_srq(ctx: &Ctx) {
     pool.expect_counts(2, 2);
 }
 
-fn srq_recv_query_refuses_a_handle_that_is_no_ep(ctx: &Ctx) {
+fn ep_recv_query_refuses_a_handle_that_is_no_ep(ctx: &Ctx) {
     let pool = Pool::new(&ctx.ia(), 4);
     for handle in [null_mut(), pool.srq.h(), pool.ep().free()] {
         let code = untouched(|count| untouched(|span| dat_ep_recv_query(handle, count, span)));
@@ -255,7 +255,7 @@ fn srq_recv_query_refuses_a_handle_that_is_no_ep(ctx: &Ctx) {
     }
 }
 
-fn srq_recv_query_accepts_null_pointers(ctx: &Ctx) {
+fn ep_recv_query_accepts_null_out_pointers(ctx: &Ctx) {
     let pool = Pool::new(&ctx.ia(), 4);
     let plain = pool.ia.ep(&pool.pz, &pool.recv, &pool.request, &pool.events);
     let on_srq = pool.ep();
@@ -277,14 +277,14 @@ fn recv_query(ep: &Ep) -> (DAT_COUNT, DAT_COUNT) {
     (count, span)
 }
 
-fn srq_recv_query_of_an_idle_ep_is_zero(ctx: &Ctx) {
+fn ep_recv_query_of_an_idle_ep_on_an_srq_returns_zeros(ctx: &Ctx) {
     let pool = Pool::new(&ctx.ia(), 4);
     let ep = pool.ep();
     pool.post_all(0..4);
     assert_eq!(recv_query(&ep), (0, 0), "a receive of the SRQ is counted for an EP that has not used it");
 }
 
-fn srq_recv_query_of_an_ep_without_srq_counts_posted_receives(ctx: &Ctx) {
+fn ep_recv_query_of_an_ep_without_srq_counts_posted_receives(ctx: &Ctx) {
     let (client, server) = ctx.loopback();
     let memory = server.memory(64);
     for posted in 0..4 {
@@ -302,7 +302,7 @@ fn srq_recv_query_of_an_ep_without_srq_counts_posted_receives(ctx: &Ctx) {
     assert_eq!(recv_query(&server.ep), (0, 0), "a flushed receive is still counted");
 }
 
-fn srq_recv_query_of_an_ep_without_a_zone_is_zero(ctx: &Ctx) {
+fn ep_recv_query_of_an_ep_without_a_pz_returns_zeros(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = ia.evd(8, DAT_EVD_DEFAULT_FLAG);
     let (null, attr) = (DAT_HANDLE_NULL, ep_attr());

@@ -12,7 +12,7 @@ pub(crate) fn cases() -> Vec<Case> {
     cases![
         "spec/events 6.3": srq_completion_names_the_receiving_ep => served(srq_completion_names_the_receiving_ep),
         "spec/events 6.3": srq_completion_has_the_posted_cookie => served(srq_completion_has_the_posted_cookie),
-        "spec/events 6": srq_counts_match_the_example_of_the_specification => served_with(8, srq_counts_match_the_example_of_the_specification),
+        "spec/events 6": srq_available_count_falls_on_receipt_outstanding_count_on_dequeue => served_with(8, srq_available_count_falls_on_receipt_outstanding_count_on_dequeue),
         "spec/events 6": srq_counts_receives_until_their_completions_are_dequeued => served(srq_counts_receives_until_their_completions_are_dequeued),
         "spec/events 6.3": srq_is_full_until_completions_are_dequeued => served_with(4, srq_is_full_until_completions_are_dequeued),
         "spec/events 6": srq_delivers_each_message_to_the_ep_of_its_connection => served(srq_delivers_each_message_to_the_ep_of_its_connection),
@@ -23,20 +23,20 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 6": srq_empty_queue_delays_messages_of_many_senders => served(srq_empty_queue_delays_messages_of_many_senders),
         "spec/events 6": srq_busy_connection_does_not_starve_another => served(srq_busy_connection_does_not_starve_another),
         "spec/events 6": srq_one_reposted_receive_gets_a_hundred_messages => served_with(1, srq_one_reposted_receive_gets_a_hundred_messages),
-        "spec/events 6.5": srq_resize_loses_no_completion
-            => served_with(4, srq_resize_loses_no_completion).limit(40),
+        "spec/events 6.5": srq_resized_beyond_the_evd_length_loses_no_completion
+            => served_with(4, srq_resized_beyond_the_evd_length_loses_no_completion).limit(40),
         "spec/events 6.5": srq_resize_keeps_waiting_messages => served_with(2, srq_resize_keeps_waiting_messages),
         "spec/events 4.4": srq_message_of_zero_bytes_succeeds => served(srq_message_of_zero_bytes_succeeds),
         "spec/events 4.4": srq_receive_of_zero_bytes_succeeds => served(srq_receive_of_zero_bytes_succeeds),
         "spec/events 4.4": srq_message_of_the_receive_length_succeeds => served(srq_message_of_the_receive_length_succeeds),
         "spec/events 4.4": srq_message_fills_several_segments => served(srq_message_fills_several_segments),
         "spec/events 6.3": srq_long_messages_succeed => served(srq_long_messages_succeed),
-        "spec/events 5.7": srq_receive_of_memory_in_the_queues_zone_succeeds => served(srq_receive_of_memory_in_the_queues_zone_succeeds),
-        "spec/events 5.7": srq_receive_of_memory_in_the_eps_zone_fails
-            => served(srq_receive_of_memory_in_the_eps_zone_fails),
-        "spec/events 5.7": srq_rdma_to_memory_in_the_eps_zone_succeeds => served(srq_rdma_to_memory_in_the_eps_zone_succeeds),
-        "spec/events 5.7": srq_rdma_to_memory_in_the_queues_zone_fails
-            => served(srq_rdma_to_memory_in_the_queues_zone_fails),
+        "spec/events 5.7": srq_receive_of_memory_in_the_pz_of_the_queue_succeeds => served(srq_receive_of_memory_in_the_pz_of_the_queue_succeeds),
+        "spec/events 5.7": srq_receive_of_memory_in_the_pz_of_the_ep_fails
+            => served(srq_receive_of_memory_in_the_pz_of_the_ep_fails),
+        "spec/events 5.7": srq_rdma_to_memory_in_the_pz_of_the_ep_succeeds => served(srq_rdma_to_memory_in_the_pz_of_the_ep_succeeds),
+        "spec/events 5.7": srq_rdma_to_memory_in_the_pz_of_the_queue_fails
+            => served(srq_rdma_to_memory_in_the_pz_of_the_queue_fails),
         "spec/events 4.3": srq_writes_are_placed_before_the_next_message => served(srq_writes_are_placed_before_the_next_message),
         "spec/events 1.3": srq_completions_wake_a_waiter => served(srq_completions_wake_a_waiter),
         "spec/events 3.6": srq_completions_trigger_a_cno => served(srq_completions_trigger_a_cno),
@@ -67,7 +67,7 @@ fn srq_completion_has_the_posted_cookie(_: &Ctx, peer: &Peer, pool: &Pool) {
     }
 }
 
-fn srq_counts_match_the_example_of_the_specification(_: &Ctx, peer: &Peer, pool: &Pool) {
+fn srq_available_count_falls_on_receipt_outstanding_count_on_dequeue(_: &Ctx, peer: &Peer, pool: &Pool) {
     let ep = peer.connected(pool);
     pool.post_all(0..4);
     pool.expect_counts(4, 4);
@@ -245,7 +245,7 @@ fn srq_resize_keeps_waiting_messages(_: &Ctx, peer: &Peer, pool: &Pool) {
     assert_eq!(next, [10, 110], "a message was lost or duplicated");
 }
 
-fn srq_resize_loses_no_completion(_: &Ctx, peer: &Peer, pool: &Pool) {
+fn srq_resized_beyond_the_evd_length_loses_no_completion(_: &Ctx, peer: &Peer, pool: &Pool) {
     const MANY: u64 = 320;
     let ep = peer.connected(pool);
     ok(dat_srq_resize(pool.srq.h(), MANY as DAT_COUNT));
@@ -326,7 +326,7 @@ fn srq_long_messages_succeed(_: &Ctx, peer: &Peer, pool: &Pool) {
     }
 }
 
-fn srq_receive_of_memory_in_the_queues_zone_succeeds(_: &Ctx, peer: &Peer, pool: &Pool) {
+fn srq_receive_of_memory_in_the_pz_of_the_queue_succeeds(_: &Ctx, peer: &Peer, pool: &Pool) {
     let other = pool.ia.pz();
     let ep = peer.connected_to(pool, pool.ep_in(&other, &pool.recv, &unmarked()));
     pool.post(0);
@@ -334,7 +334,7 @@ fn srq_receive_of_memory_in_the_queues_zone_succeeds(_: &Ctx, peer: &Peer, pool:
     pool.expect(&ep, 0, 100, 1);
 }
 
-fn srq_receive_of_memory_in_the_eps_zone_fails(_: &Ctx, peer: &Peer, pool: &Pool) {
+fn srq_receive_of_memory_in_the_pz_of_the_ep_fails(_: &Ctx, peer: &Peer, pool: &Pool) {
     let other = pool.ia.pz();
     let memory = pool.ia.memory(&other, SLOT);
     let ep = peer.connected_to(pool, pool.ep_in(&other, &pool.recv, &unmarked()));
@@ -347,7 +347,7 @@ fn srq_receive_of_memory_in_the_eps_zone_fails(_: &Ctx, peer: &Peer, pool: &Pool
     peer.sees(0, 1, DAT_DTO_ERR_REMOTE_RESPONDER);
 }
 
-fn srq_rdma_to_memory_in_the_eps_zone_succeeds(_: &Ctx, peer: &Peer, pool: &Pool) {
+fn srq_rdma_to_memory_in_the_pz_of_the_ep_succeeds(_: &Ctx, peer: &Peer, pool: &Pool) {
     let other = pool.ia.pz();
     let memory = pool.ia.memory(&other, 64);
     let ep = peer.connected_to(pool, pool.ep_in(&other, &pool.recv, &unmarked()));
@@ -357,7 +357,7 @@ fn srq_rdma_to_memory_in_the_eps_zone_succeeds(_: &Ctx, peer: &Peer, pool: &Pool
     ep.expect_state(DAT_EP_STATE_CONNECTED);
 }
 
-fn srq_rdma_to_memory_in_the_queues_zone_fails(_: &Ctx, peer: &Peer, pool: &Pool) {
+fn srq_rdma_to_memory_in_the_pz_of_the_queue_fails(_: &Ctx, peer: &Peer, pool: &Pool) {
     let other = pool.ia.pz();
     let _ep = peer.connected_to(pool, pool.ep_in(&other, &pool.recv, &unmarked()));
     peer.write(0, pool.memory.target(0, 8), 5);
