@@ -13,15 +13,15 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 4.1": v2_fetch_and_add_returns_the_previous_value => pair(client_add, server_be_changed),
         "spec/events 4.1": v2_cmp_and_swap_replaces_an_equal_value => pair(client_swap, server_be_changed),
         "spec/events 4.1": v2_atomics_of_two_processes_are_atomic => pair(client_take_tickets, server_sell_tickets).limit(40),
-        "spec/events 4.1": v2_fence_waits_for_atomics => pair(client_add_and_write, server_be_changed),
-        "spec/events 4.3": v2_suppressed_atomics_complete_without_events => pair(client_add_silently, server_be_changed),
-        "spec/endpoints 4.2": v2_kill_of_the_initiator_leaves_no_partial_atomic => pair(client_die_adding, server_count_adds).only_two(),
-        "spec/endpoints 4.2": v2_atomics_complete_in_order_after_the_target_is_killed => pair(client_lose_target, server_die_as_target).only_two(),
+        "spec/events 4.1": v2_fenced_write_waits_for_a_fetch_and_add => pair(client_add_and_write, server_be_changed),
+        "spec/events 4.3": v2_suppressed_fetch_and_adds_complete_without_events => pair(client_add_silently, server_be_changed),
+        "spec/endpoints 4.2": v2_kill_of_the_initiator_leaves_no_partial_fetch_and_add => pair(client_die_adding, server_count_adds).only_two(),
+        "spec/endpoints 4.2": v2_fetch_and_adds_complete_in_order_after_the_target_is_killed => pair(client_lose_target, server_die_as_target).only_two(),
     ];
     for denied in DeniedAccess::ALL {
         let body = move |ctx: &Ctx| be_denied(ctx, denied);
         let case = pair(body, move |ctx| deny(ctx, denied));
-        cases.push(case.named(format!("v2_atomics_are_denied_{}", denied.word())).proves("spec/events 4.5"));
+        cases.push(case.named(format!("v2_cmp_and_swap_is_denied_{}", denied.word())).proves("spec/events 4.5"));
     }
     cases
 }
@@ -285,12 +285,12 @@ impl DeniedAccess {
     fn word(self) -> &'static str {
         match self {
             DeniedAccess::Key => "with_an_unknown_context",
-            DeniedAccess::Behind => "behind_the_memory",
+            DeniedAccess::Behind => "beyond_the_memory",
             DeniedAccess::Before => "before_the_memory",
             DeniedAccess::Wrapped => "at_the_end_of_the_address_space",
             DeniedAccess::OnlyRead => "on_remote_read_only_memory",
             DeniedAccess::OnlyWrite => "on_remote_write_only_memory",
-            DeniedAccess::OtherZone => "in_another_zone",
+            DeniedAccess::OtherZone => "in_another_pz",
             DeniedAccess::Freed => "on_freed_memory",
         }
     }

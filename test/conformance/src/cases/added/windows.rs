@@ -14,7 +14,7 @@ pub(crate) fn cases() -> Vec<Case> {
     cases![
         "spec/events 9.2": v2_send_invalidates_the_context_of_an_rmr => pair(client_invalidate, server_be_invalidated).needs(Need::Rmr),
         "spec/events 9.2": v2_unknown_context_cannot_be_invalidated => pair(client_invalidate_nothing, server_keep_all).needs(Need::Rmr),
-        "spec/events 9.2": v2_rmr_of_another_zone_is_not_invalidated => pair(client_invalidate_elsewhere, server_keep_elsewhere).needs(Need::Rmr),
+        "spec/events 9.2": v2_rmr_of_another_pz_is_not_invalidated => pair(client_invalidate_elsewhere, server_keep_elsewhere).needs(Need::Rmr),
         "spec/events 4.1": v2_read_into_a_bound_rmr_succeeds => pair(client_read_into_bound, server_offer_bytes).needs(Need::Rmr),
         "spec/events 9.2": v2_rmr_of_an_ep_is_accessible_to_its_peer => pair(client_use_rmr_of_ep, server_offer_rmr_of_ep).needs(Need::Rmr),
         "spec/events 9.2": v2_rmr_of_an_ep_is_inaccessible_to_other_peers => pair(client_misuse_rmr_of_ep, server_offer_rmr_of_ep).needs(Need::Rmr),

@@ -15,7 +15,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/consumers 10": consumers_10_accept_into_another_ep_succeeds_after_a_refusal => pair(client_is_accepted_late, server_fails_then_takes_another),
         "spec/consumers 10": consumers_10_state_can_be_queried_during_accepts_and_a_reset => pair(client_is_accepted_late, server_fails_under_questions),
         "spec/consumers 11": consumers_11_late_accept_establishes_the_connection => pair(client_waits_for_the_accept, server_accepts_last),
-        "spec/consumers 11": consumers_11_long_timeouts_are_accepted => pair(client_connects_with_limits, server_accepts_each),
+        "spec/consumers 11": consumers_11_connects_with_long_timeouts_succeed => pair(client_connects_with_limits, server_accepts_each),
         "spec/consumers 10": consumers_10_crossed_connects_end_in_one_connection => pair(each_crosses, each_crosses),
     ];
     for size in [4, 32, 36, 48] {

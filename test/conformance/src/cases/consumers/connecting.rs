@@ -19,8 +19,8 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/consumers 7": consumers_7_address_is_copied_by_connect,
         "spec/consumers 7": consumers_7_connect_to_each_address_of_the_resolver_succeeds,
         "spec/consumers 7": consumers_7_connect_to_the_address_of_the_outgoing_interface_succeeds,
-        "spec/consumers 8": consumers_8_connect_to_itself_succeeds,
-        "spec/consumers 8": consumers_8_four_concurrent_connects_to_itself_succeed,
+        "spec/consumers 8": consumers_8_connect_of_an_ia_to_itself_succeeds,
+        "spec/consumers 8": consumers_8_four_concurrent_connects_of_an_ia_to_itself_succeed,
     ]
 }
 
@@ -233,7 +233,7 @@ fn consumers_7_connect_to_the_address_of_the_outgoing_interface_succeeds(ctx: &C
     connects_to_all(ctx, own);
 }
 
-fn consumers_8_connect_to_itself_succeeds(ctx: &Ctx) {
+fn consumers_8_connect_of_an_ia_to_itself_succeeds(ctx: &Ctx) {
     let pair = ListenerAndClient::new(&ctx.ia());
     let _psp = pair.ia.psp(ctx.qual(0), &pair.requests);
     pair.connect(&pair.ia.address(), ctx.qual(0));
@@ -247,7 +247,7 @@ fn consumers_8_connect_to_itself_succeeds(ctx: &Ctx) {
     into.expect_pattern(0, 64, 3);
 }
 
-fn consumers_8_four_concurrent_connects_to_itself_succeed(ctx: &Ctx) {
+fn consumers_8_four_concurrent_connects_of_an_ia_to_itself_succeed(ctx: &Ctx) {
     let ia = ctx.ia();
     let pairs: Vec<ListenerAndClient> = (0..4).map(|_| ListenerAndClient::new(&ia)).collect();
     let psps: Vec<Psp> = (0..4).map(|n| ia.psp(ctx.qual(n), &pairs[n as usize].requests)).collect();

@@ -14,7 +14,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/consumers 20": consumers_20_list_returns_at_most_the_requested_number,
         "spec/consumers 20": consumers_20_list_of_an_empty_registry_succeeds,
         "spec/consumers 21": consumers_21_strerror_sets_both_strings,
-        "spec/consumers 22": consumers_22_address_of_a_handle_is_refused_as_a_handle,
+        "spec/consumers 22": consumers_22_address_of_a_handle_variable_is_refused_as_a_handle,
         "spec/consumers 22": consumers_22_values_that_are_no_pointers_are_refused_as_handles,
         "spec/consumers 24": consumers_24_queue_empty_of_an_evd_has_no_subtype,
         "spec/consumers 24": consumers_24_queue_empty_of_a_cno_has_no_subtype,
@@ -119,7 +119,7 @@ fn consumers_21_strerror_sets_both_strings(_: &Ctx) {
     }
 }
 
-fn consumers_22_address_of_a_handle_is_refused_as_a_handle(ctx: &Ctx) {
+fn consumers_22_address_of_a_handle_variable_is_refused_as_a_handle(ctx: &Ctx) {
     let objects = OneOfEach::of(ctx);
     for kind in ObjectKind::ALL.into_iter().filter(|kind| objects.has(*kind)) {
         let mut handle = objects.handle(kind);

@@ -23,11 +23,11 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 11": threads_setting_one_context_never_mix_two_values,
         "spec/events 11": threads_requesting_one_qualifier_succeed_once,
         "spec/events 11": threads_calling_psp_create_any_get_distinct_qualifiers,
-        "spec/events 11": threads_freed_zone_is_not_used_by_a_concurrently_created_ep,
-        "spec/events 11": threads_freed_evd_is_not_used_by_a_concurrently_created_ep,
+        "spec/events 11": threads_freeing_a_pz_and_creating_an_ep_with_it_never_both_succeed,
+        "spec/events 11": threads_freeing_an_evd_and_creating_an_ep_with_it_never_both_succeed,
         "spec/events 11": threads_resizing_an_evd_lose_no_event,
         "spec/events 11": threads_registering_overlapping_memory_succeed,
-        "spec/events 11": threads_modifying_one_ep_keep_its_references_correct,
+        "spec/events 11": threads_setting_the_pz_of_one_ep_keep_its_reference_counts_correct,
     ];
     for kind in ObjectKind::ALL {
         let free = local(move |ctx| one_of_many_frees(ctx, kind)).limit(40);
@@ -271,7 +271,7 @@ fn frees_while_an_ep_is_made(
     (freed.load(Ordering::Acquire), made.into_inner().expect("no thread has panicked"))
 }
 
-fn threads_freed_zone_is_not_used_by_a_concurrently_created_ep(ctx: &Ctx) {
+fn threads_freeing_a_pz_and_creating_an_ep_with_it_never_both_succeed(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = ia.evd(8, DAT_EVD_DEFAULT_FLAG);
     for _ in 0..60 {
@@ -286,7 +286,7 @@ fn threads_freed_zone_is_not_used_by_a_concurrently_created_ep(ctx: &Ctx) {
     }
 }
 
-fn threads_freed_evd_is_not_used_by_a_concurrently_created_ep(ctx: &Ctx) {
+fn threads_freeing_an_evd_and_creating_an_ep_with_it_never_both_succeed(ctx: &Ctx) {
     let ia = ctx.ia();
     let pz = ia.pz();
     for _ in 0..60 {
@@ -355,7 +355,7 @@ fn threads_registering_overlapping_memory_succeed(ctx: &Ctx) {
     });
 }
 
-fn threads_modifying_one_ep_keep_its_references_correct(ctx: &Ctx) {
+fn threads_setting_the_pz_of_one_ep_keep_its_reference_counts_correct(ctx: &Ctx) {
     let ia = ctx.ia();
     let zones = [ia.pz(), ia.pz()];
     let conn = Conn::on(&ia);

@@ -28,7 +28,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 3.6": threads_agent_posting_to_another_evd_loses_no_event,
         "spec/events 3.2": threads_replacing_an_agent_cause_at_most_one_call_per_arming,
         "spec/events 3.6": threads_agent_is_called_for_completions => pair(client_sends_one_by_one, server_takes_in_an_agent).limit(40),
-        "spec/events 3.4": threads_freeing_a_cno_with_a_waiter_are_refused,
+        "spec/events 3.4": threads_freeing_a_cno_with_an_evd_and_a_waiter_are_refused,
         "spec/events 2.5": threads_interrupting_waits_lose_no_event => local(threads_interrupting_waits_lose_no_event).limit(40),
         "spec/consumers 15": threads_cancelling_waits_lose_no_event => local(threads_cancelling_waits_lose_no_event).limit(40),
     ]
@@ -416,7 +416,7 @@ fn take_and_post(evd: Handle, ep: Handle, taken: &Mutex<u64>) {
     }
 }
 
-fn threads_freeing_a_cno_with_a_waiter_are_refused(ctx: &Ctx) {
+fn threads_freeing_a_cno_with_an_evd_and_a_waiter_are_refused(ctx: &Ctx) {
     let ia = ctx.ia();
     for _ in 0..50 {
         let cno = ia.cno();
