@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn names_match_their_counters() {
+    fn counter_names_match_their_counters() {
         let counters = Counters { sent_bytes: 1, malformed: 2, no_receive: 3, timeouts: 4, ..Counters::default() };
         let named: Vec<_> =
             COUNTERS.map(|(name, _)| name).into_iter().zip(counts(&counters)).filter(|(_, count)| *count > 0).collect();
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn dropped_queue_pairs_are_removed() {
+    fn dropped_queue_pairs_are_removed_from_the_ia_counters() {
         let counters = IaCounters::default();
         for _ in 0..1000 {
             let pair = Arc::new(1u64);

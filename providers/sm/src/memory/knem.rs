@@ -260,7 +260,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn structures_match_the_device_interface() {
+    fn knem_structures_match_the_device_interface() {
         assert_eq!((size_of::<KnemInfo>(), size_of::<KnemSegment>(), align_of::<KnemSegment>()), (16, 16, 8));
         assert_eq!(size_of::<CreateRegion>(), 32);
         assert_eq!(
@@ -291,13 +291,13 @@ mod tests {
 
     #[cfg(all(target_env = "gnu", any(target_arch = "x86_64", target_arch = "aarch64")))]
     #[test]
-    fn call_numbers_match_the_device_interface() {
+    fn knem_call_numbers_match_the_device_interface() {
         let numbers = [GET_INFO, CREATE_REGION, DESTROY_REGION, INLINE_COPY];
         assert_eq!(numbers, [0x4010_4B10, 0xC020_4B21, 0x8008_4B22, 0x8030_4B33]);
     }
 
     #[test]
-    fn driver_before_version_12_is_not_used() {
+    fn knem_driver_before_version_12_is_not_used() {
         let of = |version| fake::FakeKnem::new(version);
         assert!(Knem::with_device(Box::new(of(11))).is_none());
         assert!(Knem::with_device(Box::new(of(0))).is_none());
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn device_copies_in_both_directions_and_errors_are_distinguished() {
+    fn knem_copies_in_both_directions_and_errors_are_distinguished() {
         let device = fake::FakeKnem::new(13);
         let knem = Knem::with_device(Box::new(device.clone())).unwrap();
         let (target, source) = (vec![0u8; 100], vec![7u8; 50]);

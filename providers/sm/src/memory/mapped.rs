@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn segment_is_attached_by_id_even_if_marked_for_removal() {
+    fn system_v_segment_is_attached_by_id_even_if_marked_for_removal() {
         // SAFETY: creates a new segment, which is marked for removal below.
         let id = unsafe { libc::shmget(libc::IPC_PRIVATE, 8192, 0o600) };
         let region = |length| Region { address: 4096, length };

@@ -94,7 +94,7 @@ fn rdma_by_the_bounce_buffer_completes_without_calls_at_the_target() {
 }
 
 #[test]
-fn rdma_outside_granted_memory_breaks_the_connection() {
+fn write_outside_granted_memory_breaks_the_connection() {
     for bounce in [false, true] {
         for wrong in 0..4 {
             let base = TestBase::new(&format!("access-{bounce}-{wrong}"));

@@ -204,7 +204,7 @@ fn rdma_to_a_sealed_file_is_one_copy_by_the_initiator() {
 }
 
 #[test]
-fn rdma_to_a_segment_is_one_copy_by_the_initiator() {
+fn rdma_to_a_system_v_segment_is_one_copy_by_the_initiator() {
     goes_directly("direct-segment", &segment_of(1 << 20).1[5000..900_000]);
 }
 

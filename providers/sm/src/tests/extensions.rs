@@ -292,7 +292,7 @@ fn invalid_atomic_operations_break_the_connection_and_change_nothing() {
 }
 
 #[test]
-fn atomic_operation_without_local_memory_is_not_executed() {
+fn atomic_operation_with_an_invalid_local_segment_is_not_executed() {
     for (wrong, expected) in [(0, Status::LocalProtection), (1, Status::LocalProtection), (2, Status::LocalLength)] {
         let base = TestBase::new(&format!("atomic-local-{wrong}"));
         let (a, b) = (base.open(), base.open());

@@ -73,7 +73,7 @@ fn knem_registration_declares_memory_and_initiator_copies_by_cookie() {
 }
 
 #[test]
-fn copy_denied_by_the_device_uses_another_method() {
+fn copy_denied_by_knem_uses_another_method() {
     for (n, (failure, by_cma)) in [
         (Failure::Copies(libc::EINVAL), true),
         (Failure::Copies(libc::EINVAL), false),
@@ -124,7 +124,7 @@ fn configured_order_of_rma_methods_is_used() {
 }
 
 #[test]
-fn rights_are_checked_before_the_device_is_used() {
+fn write_outside_its_region_is_refused_without_a_knem_copy() {
     let (device, base) = (FakeKnem::new(13), TestBase::new("knem-rights"));
     let (a, b, (active, _passive)) = over(&device, &base, "");
     let (out, target) = (pattern(64, 1), vec![0u8; 64]);

@@ -381,7 +381,7 @@ fn nothing_is_delivered_or_sent_after_disconnect() {
 }
 
 #[test]
-fn spin_time_is_the_configured_time() {
+fn maximum_spin_time_is_the_configured_time() {
     for (settings, nanoseconds) in [("", 150_000), ("spin_us=0", 0), ("spin_us=1000000", 1_000_000_000)] {
         let base = TestBase::new("spin");
         assert_eq!(set(&base, settings).cq.max_spin(), nanoseconds);

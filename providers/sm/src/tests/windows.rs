@@ -133,7 +133,7 @@ fn window_grants_exactly_the_bound_range() {
 }
 
 #[test]
-fn old_key_is_invalid_when_the_new_bind_completes() {
+fn old_window_key_is_invalid_when_the_new_bind_completes() {
     with_each_method("rebind", |mut pair| {
         let at = pair.target.at(0);
         let mut keys = Vec::new();
@@ -163,7 +163,7 @@ fn dropped_window_is_unbound_immediately() {
 }
 
 #[test]
-fn a_connection_of_another_domain_has_no_access() {
+fn window_grants_no_access_to_a_connection_of_another_pd() {
     with_each_method("window-domain", |mut pair| {
         let pd = pair.b.ia.alloc_pd().unwrap();
         let window = pair.b.ia.alloc_mw(&pd).unwrap();

@@ -221,7 +221,7 @@ fn unsent_packet_with_unmapped_memory_is_dropped() {
 }
 
 #[test]
-fn batch_limits_equal_the_limits_of_gso() {
+fn batch_accepts_exactly_its_maximum_of_bytes_parts_and_packets() {
     let mut batch = SendBatch::default();
     assert!(
         batch.has_capacity(MAX_BYTES, 2)

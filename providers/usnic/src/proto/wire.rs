@@ -436,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_of_another_version_are_rejected() {
+    fn packets_of_another_version_or_unknown_kind_are_rejected() {
         let head = PacketHeader::new(Kind::Reset, FLAG_LAST, 3, 4);
         assert_eq!((head.kind(), head.has(FLAG_LAST), head.has(FLAG_ACK_NOW)), (Some(Kind::Reset), true, false));
         assert_eq!(PacketHeader { version: VERSION + 1, ..head }.kind(), None);

@@ -120,7 +120,7 @@ fn reject_and_missing_listener_give_different_events() {
 }
 
 #[test]
-fn an_absent_interface_is_an_invalid_address() {
+fn open_on_an_absent_interface_or_address_is_refused() {
     for absent in ["no-such-interface", "203.0.113.77", "2001:db8::77"] {
         let spec = IaSpec { name: "test", params: absent, library: "" };
         let opened = Adapter::open(&spec, Arc::new(FakeObjectLayer::default()));

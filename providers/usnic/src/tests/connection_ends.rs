@@ -110,7 +110,7 @@ fn disconnect_before_the_queue_pair_opens_ends_both_sides() {
 }
 
 #[test]
-fn rdma_outside_granted_memory_breaks_the_connection() {
+fn write_outside_granted_memory_breaks_the_connection() {
     for case in 0..4 {
         let (a, qa, b, qb) = two();
         let mine = a.registered(vec![1; 64], ALL);
@@ -160,7 +160,7 @@ fn a_receive_that_is_too_short_fails_on_both_sides() {
 }
 
 #[test]
-fn local_memory_that_is_not_registered_fails_its_request() {
+fn send_from_deregistered_memory_breaks_the_connection() {
     for length in [64, 4_000] {
         let (a, qa, b, qb) = two();
         let gone = a.registered(vec![1; length], ALL);

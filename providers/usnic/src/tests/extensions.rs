@@ -57,7 +57,7 @@ fn remote_and_local_atomic_operations_lose_no_update() {
 }
 
 #[test]
-fn operand_of_wrong_length_or_alignment_fails_at_the_initiator() {
+fn misaligned_or_short_fetch_add_fails_and_changes_nothing() {
     for (offset, length, status) in [(4, 8, Status::RemoteResponder), (0, 4, Status::LocalLength)] {
         let (a, qa, b, _qb) = two();
         let (target, back) = (b.registered(vec![0; 16], ALL), a.registered(vec![0; 16], ALL));

@@ -140,7 +140,7 @@ Abandoned + close -> Closed []
 ";
 
 #[test]
-fn transitions_match_the_table() {
+fn connection_machine_transitions_match_the_table() {
     let now = Instant::now();
     let states: [&dyn Fn() -> ConnectionMachine; 7] = [
         &|| active(now),

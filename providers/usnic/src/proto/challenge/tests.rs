@@ -224,7 +224,7 @@ fn packet_of_the_peer_cancels_port_unreachable_reports() {
 }
 
 #[test]
-fn icmp_hints_do_not_shorten_the_timeout() {
+fn unverified_icmp_errors_do_not_shorten_the_timeout() {
     for interval in [INTERVAL, 0] {
         let mut peer = PeerPath::new(&terms(), 0, interval, GIVE_UP);
         peer.challenge_soon(5);
@@ -253,7 +253,7 @@ fn challenges_to_a_closed_port_are_a_probe_timeout_apart() {
 }
 
 #[test]
-fn challenge_interval_doubles_while_the_port_is_closed() {
+fn timeout_needs_port_unreachable_reports_for_three_challenges() {
     let near = rtt(MILLIS);
     let mut peer = PeerPath::new(&terms(), 0, INTERVAL, 100 * GIVE_UP);
     peer.port_closed(5, &near);

@@ -169,7 +169,7 @@ fn bbr_follows_a_link_that_becomes_faster_or_slower() {
 }
 
 #[test]
-fn app_limited_flow_keeps_its_window() {
+fn window_after_an_app_limited_phase_is_8_packets_to_300_kilobytes() {
     for algorithm in PATH_ALGORITHMS {
         let mut model = Model::new(SimPath { link: 500_000_000, ..SimPath::default() }, 17);
         model.add(sender(algorithm, 1));
@@ -283,7 +283,7 @@ fn cubic_undoes_a_decrease_by_spurious_loss() {
 }
 
 #[test]
-fn cubic_returns_to_its_peak_in_a_time_independent_of_the_rtt() {
+fn cubic_returns_to_its_peak_in_4_to_12_seconds_at_20_and_200_ms_rtt() {
     // RFC 9438, 4.2: after a loss at 1000 packets, the window reaches 1000 packets again after K = cbrt(1000 * 0.3 /
     // 0.4) = 9.1 s.
     for rtt in [20 * MILLIS, 200 * MILLIS] {

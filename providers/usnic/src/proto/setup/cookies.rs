@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn epochs_wrap_and_skip_zero() {
+    fn cookie_key_epochs_wrap_and_skip_zero() {
         let mut dice = TestRandom::new(5);
         let mut cookies = Cookies { epoch: u32::MAX, ..Cookies::new(0, &mut dice) };
         let last = issued(&mut cookies, 0, &mut dice);

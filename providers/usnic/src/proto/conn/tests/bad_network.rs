@@ -195,7 +195,7 @@ fn storm(drop: u64) -> NetworkConditions {
 }
 
 #[test]
-fn work_completes_without_loss() {
+fn work_completes_over_a_network_without_loss() {
     (0..20).for_each(|seed| {
         let run = run(plan(seed), NetworkConditions::default(), 60);
         let counters = run.pair.a.conn.counters();
@@ -204,7 +204,7 @@ fn work_completes_without_loss() {
 }
 
 #[test]
-fn work_completes_with_loss_duplicates_and_reordering() {
+fn work_completes_over_a_network_with_loss_duplicates_and_reordering() {
     for seed in 0..60 {
         let run = run(plan(seed), storm([1, 10, 50, 200][seed as usize % 4]), 40);
         let counters = run.pair.a.conn.counters();

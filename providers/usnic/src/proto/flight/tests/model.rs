@@ -164,7 +164,7 @@ proptest! {
 }
 
 #[test]
-fn hostile_acks_change_nothing() {
+fn invalid_and_old_acks_change_nothing() {
     let mut sender = Sender::with(u32::MAX - 20, 100);
     let mut bits = 1u32;
     for _ in 0..20_000 {

@@ -53,7 +53,7 @@ fn set_up_with_a_key_takes_one_more_round_trip() {
 }
 
 #[test]
-fn lost_request_accept_or_confirm_is_retransmitted() {
+fn set_up_succeeds_after_the_loss_of_three_packets_of_each_kind() {
     for kind in [Kind::Request, Kind::Cookie, Kind::Accept, Kind::Confirm, Kind::Ack] {
         for mut sim in [sim(2), sealed(2)] {
             sim.drops = match kind {
