@@ -72,13 +72,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_include_loopback() {
+    fn host_addresses_include_the_loopback_address() {
         let found = of_this_host().unwrap();
         assert!(found.contains(&("lo".to_string(), IpAddr::V4(Ipv4Addr::LOCALHOST))), "{found:?}");
     }
 
     #[test]
-    fn alias_suffixes_and_link_local_addresses_are_removed() {
+    fn alias_suffix_is_removed_and_ipv6_link_local_is_recognized() {
         assert_eq!([device("eth0:1"), device("eth0.100"), device("ib0")], ["eth0", "eth0.100", "ib0"]);
         assert!(is_link_local("fe80::1".parse().unwrap()));
         assert!(!is_link_local("2001:db8::1".parse().unwrap()) && !is_link_local("169.254.0.1".parse().unwrap()));

@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn locked_memory_limit_is_read_from_proc() {
+    fn locked_memory_excess_counts_pinned_pages_and_respects_the_privilege() {
         let status = "Name:\tx\nVmLck:\t      64 kB\nVmPin:\t      40 kB\nCapEff:\t0000000000000400\n";
         let locked = LockedMemory::from(status, Some(64 * 1024), PAGE);
         assert_eq!(locked, LockedMemory { pinned: 40 * 1024, allowed: Some(64 * 1024), page: PAGE });

@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_line_does_not_affect_others() {
+    fn invalid_hosts_file_line_does_not_affect_others() {
         let wrong: [(&[u8], &str); 9] = [
             (b"192.0.2.1", "1 words"),
             (b"192.0.2.1 0x1 # 0x2", "2 words"),
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_host_is_skipped() {
+    fn hosts_file_line_with_an_unresolvable_host_is_skipped() {
         let (table, errors) = GidTable::parse(b"nowhere 0x1 0x1\nnone 0x1 0x1\n192.0.2.9 0x1 0x9\n", literal);
         assert_eq!(table.gids.len(), 1);
         assert!(errors[0].starts_with("1: \"nowhere\" cannot be resolved: "), "{errors:?}");
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn seventy_thousand_entries_are_read() {
+    fn hosts_file_of_seventy_thousand_lines_is_parsed() {
         let line = |n: u32| format!("10.{}.{}.{} 0x1 {n:#x}\n", n >> 16, n >> 8 & 255, n & 255);
         let (table, errors) = GidTable::parse((0..70_000).map(line).collect::<String>().as_bytes(), literal);
         assert_eq!((table.gids.len(), errors.len()), (70_000, 0));

@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_status_is_mapped() {
+    fn every_ibv_wc_status_is_mapped() {
         use Status::*;
         // In the order of `enum ibv_wc_status`.
         let table = [

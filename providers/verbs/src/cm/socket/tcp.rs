@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn connect_without_a_route_fails_at_the_call() {
+    fn connect_to_the_broadcast_address_fails_at_the_call() {
         let unreachable = Some(Error::InvalidAddress(AddressProblem::Unreachable));
         assert_eq!(start_connect("255.255.255.255:5".parse().unwrap()).err(), unreachable);
     }
