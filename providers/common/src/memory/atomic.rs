@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn operations_return_the_former_value_and_addition_wraps() {
+    fn atomic_operations_return_the_former_value_and_addition_wraps() {
         let (word, checker) = (AtomicU64::new(u64::MAX), MappingChecker::default());
         assert_eq!(run(Atomic::FetchAdd(2), &word, &checker), Some(u64::MAX));
         assert_eq!(word.load(Ordering::Relaxed), 1);
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn decode_inverts_encode_and_refuses_unknown_kinds() {
+    fn atomic_operations_round_trip_and_unknown_kinds_are_not_decoded() {
         for atomic in [Atomic::FetchAdd(u64::MAX), Atomic::CompareSwap { compare: 1, swap: u64::MAX }] {
             assert_eq!(Atomic::decode(atomic.encode()), Some(atomic));
         }

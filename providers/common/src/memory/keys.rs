@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_do_not_repeat() {
+    fn first_300_000_keys_of_a_key_table_do_not_repeat() {
         let mut table = KeyTable::new(1 << 16, 7);
         let mut seen = std::collections::HashSet::new();
         for _ in 0..300_000 {
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn freed_indices_are_quarantined() {
+    fn freed_index_is_not_reused_by_the_next_500_keys() {
         let mut table = KeyTable::new(1 << 16, 3);
         let first = table.take().unwrap();
         table.release_key(first);

@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn check_is_repeated_after_a_sleep() {
+    fn mapping_check_is_repeated_after_an_engine_sleep() {
         let (check, ticker) = (LastCheck::default(), EngineTicks::default());
         ticker.tick(true);
         assert!(check.is_valid_or(&ticker, || true));

@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn message_has_ep_key_address_and_length() {
+    fn refused_access_message_has_ep_key_address_and_length() {
         let range = Region { address: 0x2000, length: 8 };
         let check = FailedCheck::Bounds(Region { address: 0x1000, length: 64 });
         let access = RefusedAccess { ep: 0x40, cookie: None, key: 0x12, range, right: AccessRight::RemoteWrite, check };
