@@ -109,7 +109,7 @@ fn agent(seen: &Seen) -> DAT_OS_WAIT_PROXY_AGENT {
 }
 
 #[test]
-fn timeout_returns_queue_empty_and_a_null_evd() {
+fn timed_out_cno_wait_returns_queue_empty_and_a_null_evd() {
     let opened = fake::open(c"cno-time-out");
     let cno = cno(&opened, NO_AGENT);
     assert_eq!(wait(cno, 0), (0x000D_0000, Hand(0)));

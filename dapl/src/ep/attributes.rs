@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn zero_attributes_mean_not_set() {
+    fn zero_ep_attributes_mean_not_set() {
         let mut zero = plain();
         (zero.max_message, zero.max_rdma, zero.recv_flags, zero.request_flags) = (0, 0, 0, 0);
         assert!(zero.check_for_create(BOTH, &limits()).is_ok());

@@ -143,7 +143,7 @@ fn ia_query_reports_whether_the_transport_has_srqs() {
 }
 
 #[test]
-fn a_refused_close_changes_nothing() {
+fn refused_ia_close_changes_nothing() {
     let opened = fake::open(c"ia-close");
     let mut pz = NULL;
     // SAFETY: the IA is live, and the out parameter is writable.

@@ -123,7 +123,7 @@ fn lmr_created_from_an_lmr_has_its_own_rights_and_outlives_its_source() {
 }
 
 #[test]
-fn unknown_types_and_rights_are_refused() {
+fn lmr_create_refuses_unknown_memory_types_and_rights() {
     let world = World::new(c"lmr types");
     let region = DAT_REGION_DESCRIPTION { for_va: world.page };
     let wrong = |n| Err(Error::InvalidParameter(n).code());

@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_of_ended_threads_are_reused() {
+    fn hazard_slots_of_ended_threads_are_reused() {
         let count = || records::all().count();
         protect(1);
         let before = count();

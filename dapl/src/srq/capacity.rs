@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn count_does_not_fall_below_zero() {
+    fn outstanding_srq_receives_do_not_fall_below_zero() {
         let capacity = SrqCapacity::new(1);
         capacity.release();
         assert_eq!((capacity.outstanding(), capacity.capacity(), capacity.take()), (0, 1, true));

@@ -95,7 +95,7 @@ fn descriptor_created_after_a_completion_is_readable() {
 }
 
 #[test]
-fn arming_drops_triggers_of_empty_evds() {
+fn arming_a_cno_descriptor_drops_triggers_of_empty_evds() {
     let opened = fake::open(c"cno-descriptor-arm");
     let (cno, fd) = with_descriptor(&opened);
     let (first, second) = (evd(&opened, cno), evd(&opened, cno));
@@ -115,7 +115,7 @@ fn arming_drops_triggers_of_empty_evds() {
 }
 
 #[test]
-fn arming_keeps_the_order_of_the_triggers() {
+fn arming_a_cno_descriptor_keeps_the_order_of_the_triggers() {
     let opened = fake::open(c"cno-descriptor-order");
     let (cno, _) = with_descriptor(&opened);
     let evds = [(); 10].map(|()| evd(&opened, cno));

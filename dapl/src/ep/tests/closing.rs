@@ -87,7 +87,7 @@ fn disconnect_of_an_unconnected_ep_flushes_receives() {
 }
 
 #[test]
-fn free_of_a_connected_ep_notifies_only_the_peer() {
+fn free_of_a_connected_ep_in_1_2_notifies_only_the_peer() {
     let world = World::new(c"free");
     let (client, server) = world.pair(5);
     assert_eq!((recv(client, 1), recv(server, 2)), (DAT_SUCCESS, DAT_SUCCESS));
@@ -100,7 +100,7 @@ fn free_of_a_connected_ep_notifies_only_the_peer() {
 }
 
 #[test]
-fn free_while_connecting_notifies_the_consumer() {
+fn free_of_a_connecting_ep_queues_disconnected() {
     let world = World::new(c"free acp");
     let (client, psp) = (world.ep(), world.psp(5));
     world.connect(client, 5, &[]);

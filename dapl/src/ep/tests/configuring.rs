@@ -145,7 +145,7 @@ fn ep_is_idle_without_outstanding_work() {
 }
 
 #[test]
-fn handles_of_another_kind_are_refused() {
+fn ep_handle_is_refused_as_cr_and_as_srq() {
     let world = World::new(c"kinds");
     let (ep, mut out) = (world.ep(), null_mut());
     assert_eq!(call!(dapl_cr_handoff(ep, 1)), bad(Handle::Cr));

@@ -89,7 +89,7 @@ fn atomic_operations_complete_with_their_kind_and_no_receive() {
 }
 
 #[test]
-fn invalid_operands_and_flags_return_the_parameter_number() {
+fn invalid_extension_operands_and_flags_return_the_parameter_number() {
     let world = World::new(c"wrong operands");
     let (client, server) = world.pair(5);
     let misaligned = |by: u64| Op::FetchAdd { remote: Remote { address: 0x1000 + by, ..REMOTE }, add: 1 };
@@ -111,7 +111,7 @@ fn invalid_operands_and_flags_return_the_parameter_number() {
 }
 
 #[test]
-fn extensions_that_a_provider_lacks_are_not_supported() {
+fn extension_posts_that_a_provider_lacks_return_model_not_supported() {
     let world = World::new(c"without extensions");
     let (client, server) = world.pair(5);
     for op in [ADD, SWAP, WRITE, SEND, INVALIDATE] {
@@ -122,7 +122,7 @@ fn extensions_that_a_provider_lacks_are_not_supported() {
 }
 
 #[test]
-fn extensions_need_a_connection() {
+fn extension_posts_on_an_unconnected_ep_are_refused() {
     let world = World::new(c"unconnected extensions");
     let ep = world.ep();
     for op in [ADD, SWAP, WRITE, SEND, INVALIDATE] {

@@ -30,7 +30,7 @@ fn bind(rmr: H, lmr: H, triplet: DAT_LMR_TRIPLET, ep: H, va_type: DAT_VA_TYPE) -
 }
 
 #[test]
-fn lmr_create_of_2_0_accepts_virtual_and_refuses_zero_based_addresses() {
+fn lmr_create_of_2_0_refuses_zero_based_addresses_without_support() {
     let world = World::new(c"v2 lmr");
     let all = DAT_MEM_PRIV_ALL_FLAG;
     let (lmr_handle, local, _) = lmr(&world, all, DAT_VA_TYPE_VA).unwrap();
