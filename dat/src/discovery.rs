@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn skips_names_with_special_characters_and_limits_lines() {
+    fn discovery_skips_names_with_special_characters_and_limits_lines() {
         let hostile: [&[u8]; 11] =
             [b"", b"a b", b"a\"b", b"a#b", b"a\nb", b"key=x", b"\xff\xfe", b"a\\b", b"a/b", b"..", b"a\0b"];
         assert_eq!(parsed(&lines_for(&V1, hostile.iter().map(|name| name.to_vec()).collect(), vec![])).len(), 2);

@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_file_is_reported() {
+    fn missing_provider_library_is_reported_with_a_remedy() {
         let cause = load(b"/nonexistent/libx.so.1", 1).err().unwrap();
         assert!(cause.cause.contains("/nonexistent/libx.so.1") && cause.cause.contains("No such file"), "{cause:?}");
         assert_eq!(cause.remedy, "install that library, or correct lib_path");

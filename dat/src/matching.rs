@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn chooses_the_exact_minor_or_the_next_larger_one() {
+    fn exact_minor_version_or_the_next_larger_one_is_chosen() {
         assert_eq!(chosen("x 1.2", &["x 1.3", "x 1.2", "x 1.1"]), Ok(vec![1]));
         assert_eq!(chosen("x 1.2", &["x 1.9", "x 1.3", "x 1.4"]), Ok(vec![1]));
         assert_eq!(chosen("x 2.0", &["x 2.1"]), Ok(vec![0]));

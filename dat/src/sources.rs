@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_first_existing_file_is_read() {
+    fn only_the_first_existing_dat_conf_file_is_read() {
         let root = directory("first", &[("b/dat.conf", "two"), ("c/dat.conf", "three")]);
         let gathered = read_usual_files(&root, &["a/dat.conf", "b/dat.conf", "c/dat.conf"]);
         assert_eq!((names(&gathered), &gathered.unreadable[..]), (vec!["two".to_owned()], &[][..]));
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn finds_names_in_files_that_were_not_read() {
+    fn names_in_dat_conf_files_that_were_not_read_are_found() {
         let files = [
             ("a/dat.conf", "one"),
             ("a/dat.conf.d/x.conf", "drop-in"),

@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_1_2_are_distinct() {
+    fn return_code_names_of_1_2_are_distinct() {
         let names: std::collections::HashSet<_> =
             DAT_RETURN_TYPE_NAMES.iter().chain(DAT_RETURN_SUBTYPE_NAMES).collect();
         assert_eq!(names.len(), DAT_RETURN_TYPE_NAMES.len() + DAT_RETURN_SUBTYPE_NAMES.len());

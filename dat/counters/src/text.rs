@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn written_text_is_read_back() {
+    fn written_counter_text_is_read_back() {
         let read = read(sample().as_bytes()).unwrap();
         assert_eq!((read.pid, read.program.as_str(), read.adapters.len()), (4711, "a?b?c", 2));
         let first = &read.adapters[0];
@@ -243,13 +243,13 @@ mod tests {
     }
 
     #[test]
-    fn truncated_text_is_refused_at_any_length() {
+    fn truncated_counter_text_is_refused_at_any_length() {
         let text = sample();
         (0..text.len()).for_each(|end| assert_eq!(read(&text.as_bytes()[..end]), Err(ParseError::Incomplete), "{end}"));
     }
 
     #[test]
-    fn malformed_lines_are_refused_and_unknown_ones_ignored() {
+    fn malformed_counter_lines_are_refused_and_unknown_ones_ignored() {
         let with = |line: &str| read(format!("{FORM}1\n{line}\nend\n").as_bytes());
         for line in [
             "count\ta\t\t1",
@@ -272,13 +272,13 @@ mod tests {
     }
 
     #[test]
-    fn control_characters_of_names_are_replaced() {
+    fn control_characters_of_program_names_are_replaced() {
         let text = "dapl-counters 1\nprocess\t1\ta\x1b[2J\u{202e}\u{85}b\u{e4} c\nend\n";
         assert_eq!(read(text.as_bytes()).unwrap().program, "a?[2J??b\u{e4} c");
     }
 
     #[test]
-    fn parser_does_not_panic_on_flipped_bits() {
+    fn counter_text_parser_does_not_panic_on_flipped_bits() {
         let mut bytes = sample().into_bytes();
         for bit in 0..8 * bytes.len() {
             bytes[bit / 8] ^= 1 << (bit % 8);

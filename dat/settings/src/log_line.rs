@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn repeated_messages_are_counted() {
+    fn repeated_log_messages_are_counted() {
         let mut folding = Folding::new();
         let second = Duration::from_secs;
         let new = |repeated: Option<&str>| FoldedLines { repeated: repeated.map(str::to_owned), is_new: true };

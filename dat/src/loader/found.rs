@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn finds_a_library_by_name_or_path_if_the_file_exists() {
+    fn library_is_found_by_name_or_path_if_its_file_exists() {
         assert!(library(b"libc.so.6").is_some_and(|path| path.is_absolute()));
         assert_eq!((library(b"libnone.so.1"), library(b"/nonexistent/libc.so.6")), (None, None));
         assert_eq!(library(b"/proc/self/exe"), Some(PathBuf::from("/proc/self/exe")));

@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn reports_unknown_variable_with_nearest_name() {
+    fn unknown_dat_variable_is_reported_with_the_nearest_name() {
         assert_eq!(
             lines(&["DAT_OVERIDE", "DAT_OVERRIDE", "PATH", "DAPL_UCM_RETRY", "DAPL_SM_COLOUR", "DATA_DIR"]),
             ["DAT_OVERIDE is not a variable of DAT; the nearest name is DAT_OVERRIDE"]
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn shortens_long_variable_names_and_limits_reports() {
+    fn reports_of_unknown_variables_are_shortened_and_limited() {
         let long = format!("DAT_\u{1b}[2J{}", "x".repeat(100_000));
         let line = lines(&[&long]).remove(0);
         assert!(line.starts_with("DAT_\\u{1b}[2Jxxx") && line.len() < 120, "{line}");

@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kind_omits_class_and_subtype() {
+    fn kind_of_an_error_omits_class_and_subtype() {
         let words = CodeNames { kind: "DAT_INVALID_HANDLE".into(), detail: "DAT_INVALID_HANDLE_EP".into() };
         let code = 0x8000_0000 | DAT_INVALID_HANDLE | DAT_INVALID_HANDLE_EP;
         let error = Error::Call { call: "dat_ep_free", code, words };

@@ -117,7 +117,7 @@ fn process_that_does_not_answer_delays_no_other() {
 }
 
 #[test]
-fn reports_incomplete_if_the_process_dies_before_its_answer() {
+fn process_that_ends_before_its_answer_is_reported_as_incomplete() {
     let FakeProcess { name, listener } = FakeProcess::new(3);
     let (socket, peer) = connect(name).unwrap();
     assert_eq!(peer.pid, Some(std::process::id()));
@@ -139,7 +139,7 @@ fn ended_process_is_omitted_and_a_query_after_the_limit_is_skipped() {
 }
 
 #[test]
-fn socket_of_another_user_is_refused() {
+fn socket_with_the_name_of_another_user_is_omitted() {
     let uid = rustix::process::geteuid().as_raw() + 1;
     let name = SocketName { uid, pid: unused_pid(5), number: 0 };
     let listener = socket::listen(name).unwrap();

@@ -148,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parses_hosts_with_and_without_a_port() {
+    fn host_of_the_doctor_is_parsed_with_and_without_a_port() {
         let text = |host| resolve(host, 7).unwrap().to_string();
         assert_eq!([text("192.0.2.1"), text("192.0.2.1:9")], ["192.0.2.1:7", "192.0.2.1:9"]);
         assert_eq!(
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn reports_a_missing_answer_with_cause_and_remedy() {
+    fn doctor_reports_a_missing_answer_with_cause_and_remedy() {
         for (outcome, found, remedy) in [
             (PortState::Refused, "no program listens", "start the server on that host"),
             (PortState::Silent, "a firewall drops UDP", "permit UDP to port 7 in its firewall"),
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_valid_server_is_reported_as_reachable() {
+    fn doctor_grades_everything_ok_against_a_valid_server() {
         let findings = against(|asked| serve::answer(asked, &serve::description()).into_iter().collect());
         assert_eq!(grades(&findings), ["ok"; 4], "{findings:?}");
     }
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn ignores_noise_and_answers_to_other_requests() {
+    fn doctor_ignores_noise_and_answers_to_other_requests() {
         let findings = against(|asked| {
             let mut answers = vec![Vec::new(), b"DATINFO2".to_vec(), vec![0xff; 2000], asked.to_vec()];
             answers.extend(wire::answer(&wire::question(u64::MAX), "forged"));
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn reports_a_path_that_is_narrow_in_one_direction() {
+    fn doctor_reports_a_path_that_is_narrow_in_one_direction() {
         let findings =
             against(|asked| serve::answer(asked, "").into_iter().filter(|answer| answer.len() <= 1_400).collect());
         assert_eq!(grades(&findings), ["ok", "warning", "ok", "warning"], "{findings:?}");
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn wait_for_a_peer_that_does_not_answer_ends() {
+    fn doctor_reports_a_peer_that_does_not_answer() {
         let findings = against(|_| Vec::new());
         assert!(findings.len() == 1 && findings[0].grade == Grade::Bad, "{findings:?}");
         assert!(findings[0].remedy.contains("run datinfo doctor --serve"), "{findings:?}");

@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn limits_answers_per_second() {
+    fn doctor_server_limits_its_answers_per_second() {
         let now = Instant::now();
         let mut budget = ReplyBudget::new(now);
         let answered = |budget: &mut ReplyBudget, now| (0..10 * MOST).filter(|_| budget.take(now)).count() as u32;
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn ends_with_the_error_of_a_failed_receive() {
+    fn doctor_server_ends_with_the_error_of_a_failed_receive() {
         let file = std::fs::File::open("/dev/null").unwrap();
         let not_a_socket = UdpSocket::from(std::os::fd::OwnedFd::from(file));
         assert_eq!(answer_all(&not_a_socket).raw_os_error(), Some(libc::ENOTSOCK));

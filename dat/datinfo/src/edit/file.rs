@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn replaces_the_text_and_keeps_permissions() {
+    fn write_to_dat_conf_replaces_its_text_and_keeps_its_permissions() {
         let directory = Directory::new("replace");
         let path = directory.0.join("dat.conf");
         std::fs::write(&path, "old").unwrap();

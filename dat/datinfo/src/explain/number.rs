@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn parses_numbers_in_c_notation() {
+    fn explain_parses_numbers_in_c_notation() {
         assert_eq!(["0x4005", "16389", "0X4005", "0"].map(parse), [Some(0x4005), Some(0x4005), Some(0x4005), Some(0)]);
         assert_eq!((parse("-2146828288"), parse("-110")), (Some(0x800a_0000), Some(0xffff_ff92)));
         assert_eq!(["", "-", "0x", "x", "1.2", "0xg", "99999999999999999999", "+1"].map(parse), [None; 8]);

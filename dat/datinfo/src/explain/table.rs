@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_line_of_the_table_parses() {
+    fn every_line_of_the_explain_table_parses() {
         assert_eq!(all().len(), TEXT.lines().count());
         assert!(all().iter().all(|name| name.values != [Value::Absent; 2]));
     }

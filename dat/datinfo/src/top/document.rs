@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn reports_a_read_error_by_kind_and_in_words() {
+    fn json_of_top_reports_a_read_error_by_kind_and_in_words() {
         let mut sample = sample_at(0, 7, &[]);
         sample.found[0].result = Err(ReadError::Timeout);
         let trouble = &document(&sample, &Rates::default())["processes"][0]["trouble"];

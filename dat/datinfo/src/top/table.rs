@@ -214,7 +214,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn verbose_shows_each_nonzero_counter() {
+    fn verbose_table_of_top_shows_each_nonzero_counter() {
         let bytes = Count { unit: "bytes".into(), ..count("sent bytes", 123) };
         let sample = sample_at(0, 1, &[bytes, count("lost", 0)]);
         let lines = table(&sample, None, true);

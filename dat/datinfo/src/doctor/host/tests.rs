@@ -28,7 +28,7 @@ fn causes_of_refused_process_vm_copies_have_different_remedies() {
 }
 
 #[test]
-fn reports_limits_and_space_with_the_command_to_change_them() {
+fn low_buffer_limit_has_a_sysctl_remedy_and_low_space_is_a_warning() {
     let low = ceiling_finding("rmem_max", Some(212_992), 8 << 20);
     assert_eq!((grade(&low), low.remedy.as_str()), ("warning", "sysctl -w net.core.rmem_max=8388608"));
     assert_eq!(grade(&ceiling_finding("rmem_max", Some(8 << 20), 8 << 20)), "ok");
@@ -52,7 +52,7 @@ fn machine(name: &str, files: &[(&str, &str)]) -> Vec<Finding> {
 }
 
 #[test]
-fn reports_missing_device_nodes_links_and_gids() {
+fn doctor_reports_missing_device_nodes_links_and_gids() {
     assert_eq!(machine("none", &[]).iter().map(grade).collect::<Vec<_>>(), ["note"]);
     let good = [
         ("class/rxe0/device/infiniband_verbs/uverbs0/x", ""),
@@ -76,7 +76,7 @@ fn reports_missing_device_nodes_links_and_gids() {
 }
 
 #[test]
-fn reports_a_udp_port_in_use() {
+fn doctor_reports_a_udp_port_in_use() {
     let taken = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
     let finding = port_finding(taken.local_addr().unwrap().port());
     assert!(finding.found.contains("is in use"), "{finding:?}");

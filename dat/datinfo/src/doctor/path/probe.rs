@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_datagrams_that_are_no_probe() {
+    fn datagrams_that_are_no_path_probe_are_not_answered() {
         let mut out = Vec::new();
         let good = probe(5, 100, false);
         (0..SHORTEST).for_each(|length| assert!(!answer(&good[..length], &mut out), "{length}"));
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn accepts_only_the_answer_to_its_probe() {
+    fn only_the_answer_to_its_own_path_probe_is_accepted() {
         let answer = |number, size: u32, length| {
             let mut bytes = head(PROBE_ACK, 0, number).to_vec();
             bytes.extend(size.to_be_bytes());
