@@ -228,7 +228,7 @@ fn abrupt_close_ends_a_wait_and_calls_the_agent_without_an_evd() {
 }
 
 #[test]
-fn agent_is_called_once_until_it_is_set_again_and_a_wait_still_returns_the_evd() {
+fn agent_is_called_once_until_set_again_and_a_wait_still_returns_the_evd() {
     let opened = fake::open(c"cno-agent");
     let seen = Seen::default();
     let cno = cno(&opened, agent(&seen));

@@ -156,7 +156,7 @@ fn ep_handle_is_refused_as_cr_and_as_srq() {
 }
 
 #[test]
-fn evd_with_solicited_receives_and_other_work_is_armed_for_all_completions() {
+fn evd_with_solicited_receives_and_other_work_is_armed_in_mixed_mode() {
     let world = World::new(c"solicited");
     let create = |recv, request, flags| {
         let (mut ep, mut attr) = (null_mut(), query(world.ep()).ep_attr);

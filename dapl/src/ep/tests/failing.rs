@@ -67,7 +67,7 @@ fn concurrent_failures_break_the_connection_once() {
 }
 
 #[test]
-fn neither_a_flush_nor_a_failure_in_graceful_disconnect_breaks_connections() {
+fn flush_or_failure_in_graceful_disconnect_breaks_no_connection() {
     let world = World::new(c"draining");
     let (client, server) = world.pair(5);
     let cq = from_handle::<Evd<FakeProvider>>(world.dto, Handle::Plain).unwrap().cq().unwrap();

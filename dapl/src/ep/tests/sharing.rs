@@ -213,7 +213,7 @@ fn srq_calls_check_handle_and_parameters() {
 }
 
 #[test]
-fn srq_counts_follow_a_receive_from_its_post_to_the_dequeue_of_its_completion() {
+fn srq_counts_follow_a_receive_from_its_post_to_its_dequeued_completion() {
     let world = World::new(c"srq counts");
     let srq = srq(&world);
     let server = Create::new(&world, srq).ep(&world);
