@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn link_local_gid_of_the_network_device_is_chosen_if_no_gid_has_the_address() {
+    fn link_local_gid_of_the_network_device_is_used_if_no_gid_has_the_address() {
         assert_eq!(index(&table(), &roce("192.0.2.77", "eth2")), Some(1));
         assert_eq!(index(&table(), &roce("192.0.2.77", "eth2.100")), Some(5));
         assert_eq!(index(&table(), &roce("", "eth9")), Some(1));
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn gid_for_another_family_is_chosen_by_network_device_then_scope_then_index() {
+    fn gid_of_another_family_is_chosen_by_network_device_scope_and_index() {
         let raw = |text: &str| text.parse::<Ipv6Addr>().unwrap().octets();
         let (v4, link, global) = (raw("::ffff:192.0.2.9"), raw("fe80::9"), raw("2001:db8::9"));
         assert!(is_same_family(&link, &global) && is_same_family(&v4, &raw("::ffff:10.0.0.1")));

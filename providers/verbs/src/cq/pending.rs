@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn mixed_mode_needs_all_events_and_receives_after_an_event_count_as_solicited() {
+    fn mixed_mode_needs_all_events_and_counts_later_receives_as_solicited() {
         let mut pending = PendingCompletions {
             notify_requested: true,
             device_armed: true,

@@ -314,7 +314,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn packets_on_infiniband_have_a_global_route_header_only_with_global_routing() {
+    fn infiniband_packets_have_a_global_route_header_only_if_configured() {
         let mut local = port(ibverbs_sys::IBV_LINK_LAYER_INFINIBAND);
         assert_eq!((local.is_global(), handle(&local).is_global, handle(&local).grh.hop_limit), (false, 0, 0));
         local.settings.global_routing = true;

@@ -118,7 +118,7 @@ fn socket_errors_are_reported_as_rejected_or_unreachable() {
 }
 
 #[test]
-fn refused_connect_is_retried_on_a_new_socket_until_listener_wait_has_passed() {
+fn refused_connect_is_retried_on_a_new_socket_until_listener_wait_ends() {
     let listener_wait = Duration::from_millis(50);
     let mut active = Protocol::active(params(1, b"may I"), Format::Dat12, listener_wait);
     let mut waited = Duration::ZERO;
@@ -176,7 +176,7 @@ fn requester_that_gives_up_fails_the_accept() {
 }
 
 #[test]
-fn disconnect_by_the_acceptor_before_the_confirmation_is_reported_as_rejected() {
+fn acceptors_disconnect_before_the_confirmation_is_reported_as_rejected() {
     let (mut active, mut passive) = asked();
     passive.queue_accept(params(2, b""));
     assert!(carry(&mut passive, &mut active).is_some());

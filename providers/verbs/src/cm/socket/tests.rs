@@ -408,7 +408,7 @@ fn accept_fails_without_a_valid_confirmation_in_time() {
 /// Duplicates a listening and a connected socket, as a fork does. Although the duplicates stay open, a close must end
 /// the connection and free the port.
 #[test]
-fn close_ends_the_connection_and_frees_the_port_despite_duplicated_sockets() {
+fn close_ends_the_connection_and_frees_the_port_of_duplicated_sockets() {
     let manager = TestManager::new();
     let listener = manager.listener.socket.lock().listener.as_ref().unwrap().try_clone().unwrap();
     let active = FakeQp::new(1);
