@@ -61,7 +61,7 @@ fn sends_of_each_boundary_length_deliver_immediate_data() {
 }
 
 #[test]
-fn write_with_immediate_data_completes_a_receive_after_its_data_is_written() {
+fn write_with_immediate_data_completes_a_receive_after_it_is_written() {
     for bounce in [false, true] {
         let base = TestBase::new(&format!("write-immediate-{bounce}"));
         let (a, b) = (base.open(), base.open());
@@ -207,7 +207,7 @@ fn atomic_operations_are_atomic_with_each_other_and_local_instructions() {
 }
 
 #[test]
-fn atomic_operations_on_mapped_memory_and_by_the_target_are_atomic_together() {
+fn atomic_operations_on_mapped_memory_and_by_the_target_lose_no_update() {
     let base = TestBase::new("atomicity-mapped");
     let (a, b, c) = (base.open(), base.open(), base.open());
     let (first, _one) = connected(&a, &b, 7, 10);

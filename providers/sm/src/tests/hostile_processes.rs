@@ -172,7 +172,7 @@ fn a_process_that_overwrites_all_shared_memory_does_not_crash_others() {
 }
 
 #[test]
-fn with_shared_buffers_overwriting_all_shared_memory_crashes_no_other_process() {
+fn overwriting_shared_memory_with_shared_buffers_crashes_no_process() {
     survives_invalid_data("storm-buffers", &[("DAPL_SM_RMA", "mmap")]);
 }
 

@@ -431,7 +431,7 @@ fn part_claimed_by_the_sender_is_awaited_and_copied_locally_on_failure() {
 }
 
 #[test]
-fn unclaimed_part_and_last_bytes_in_several_segments_are_copied_by_the_receiver() {
+fn receiver_copies_an_unclaimed_part_and_last_bytes_in_several_segments() {
     // The last segment of the message begins inside, at the start of, or before the last 64 bytes.
     for end in [1, TAIL - 1, TAIL, TAIL + 1, TAIL + 2] {
         let pair = both_lazy(&format!("long-tail-{end}"));

@@ -126,7 +126,7 @@ fn pause_of_the_requester_during_start_or_handshake_ends_no_connection() {
 
 /// A client that stops after it was accepted is given up. When it continues, it notices the end.
 #[test]
-fn accepted_client_that_stops_times_out_and_sees_the_end_when_it_continues() {
+fn accepted_client_that_stops_times_out_and_sees_the_end_afterwards() {
     for point in [ReplyReceived, BeforeAck] {
         let base = TestBase::new(&format!("unacknowledged-{point:?}"));
         let side = base.open_with("keepalive_ms=100 give_up_ms=1000", Weak::<IgnoreNotifications>::new());

@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn polls_of_a_thread_that_stopped_without_notice_expire_and_are_taken_over() {
+    fn polls_of_a_thread_that_stops_silently_expire_and_are_taken_over() {
         let polling = Polling::default();
         polling.record_poll(1);
         assert_eq!(

@@ -166,7 +166,7 @@ fn unusable_peer_address_fails_immediately() {
 }
 
 #[test]
-fn local_address_that_no_ia_uses_reaches_the_listener_of_the_clients_address() {
+fn local_address_without_an_ia_reaches_the_listener_of_the_own_address() {
     let (here, there) = addresses();
     let (client, server) = (Ia::open(&here, ""), Ia::open(&here, ""));
     let listening = server.cm.listen(7, ObjectId::default()).unwrap();

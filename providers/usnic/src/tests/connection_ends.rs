@@ -208,7 +208,7 @@ fn a_queue_pair_connects_again_after_a_reset() {
 }
 
 #[test]
-fn soft_watermark_reports_an_event_and_hard_watermark_breaks_the_connection() {
+fn soft_watermark_reports_an_event_and_hard_one_breaks_the_connection() {
     let (a, qa, b, qb) = two();
     qb.watch_recvs(Some(2), Some(3)).unwrap();
     (0..3).for_each(|n| qb.post_recv(&[], token(n)).unwrap());

@@ -207,7 +207,7 @@ fn send_without_a_receive_is_reported_after_ten_seconds_once() {
 }
 
 #[test]
-fn new_receive_is_advertised_immediately_and_ping_pong_needs_no_ack_packets() {
+fn new_receive_is_advertised_at_once_and_ping_pong_needs_no_ack_packets() {
     let mut pair = ConnPair::new(&PairConfig::default());
     pair.pass(MILLIS);
     pair.send(Endpoint::A, 0, 10);
@@ -405,7 +405,7 @@ fn read_returns_earlier_writes() {
 }
 
 #[test]
-fn waiting_send_is_sent_before_the_ack_in_the_received_packet_is_processed() {
+fn waiting_send_is_sent_before_the_ack_of_a_received_packet_is_processed() {
     let mut pair = ConnPair::new(&PairConfig::default());
     for _ in 0..2 {
         pair.recv(Endpoint::A, 0, 10);

@@ -160,7 +160,7 @@ fn accept_and_reject_after_the_withdrawal_have_no_effect() {
 }
 
 #[test]
-fn take_reject_returns_only_the_reject_and_leaves_an_expired_accept_to_poll() {
+fn take_reject_returns_only_rejects_and_leaves_expired_accepts_to_poll() {
     let mut server = Server::new(SetupConfig::default(), None);
     let [first, second] = [1, 2].map(|host| {
         let (_, packet) = server.request(host);
