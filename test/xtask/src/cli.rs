@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn passes_on_the_arguments_of_a_suite() {
+    fn xtask_test_passes_on_the_arguments_of_a_suite() {
         let conformance = test("conformance --provider usnic0 --verbose case").unwrap();
         assert_eq!(conformance.suite.as_deref(), Some("conformance"));
         assert_eq!(conformance.args, ["--provider", "usnic0", "--verbose", "case"]);

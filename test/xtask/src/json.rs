@@ -14,7 +14,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn finds_the_number_of_a_field() {
+    fn number_of_a_json_field_is_found() {
         assert_eq!(field("{\"what\":\"lat\",\"size\":8,\"usec\":0.123}\n", "usec"), Some(0.123));
         assert_eq!(field("{\"what\":\"rate\",\"mps\": 12.5 }", "mps"), Some(12.5));
         assert_eq!(field("", "usec"), None);

@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parses_the_newest_release() {
+    fn newest_release_of_the_change_log_is_parsed() {
         let text = "# Changes\n\nWords.\n\n## 2.0.0 - 2027-03-04\n\n- one\n  and more\n- two\n\n## 1.0.0 - 2026-01-01\n\n- old\n";
         let changes = vec!["one and more".to_owned(), "two".to_owned()];
         let wanted = Release { version: "2.0.0".into(), date: "2027-03-04".into(), changes };

@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn selects_measurements_by_name() {
+    fn bench_of_sm_selects_measurements_by_name() {
         let select =
             |quick, names: &[&str]| Selection { quick, names: names.iter().map(|name| (*name).into()).collect() };
         let (some, all) = (select(true, &["S5", "latency"]), select(false, &[]));
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn targets_that_are_met_are_marked() {
+    fn bench_table_marks_targets_that_are_met() {
         assert!(line(&measured("S1", 0.2, 0.1)).ends_with(" -"));
         assert!(line(&measured("S1", 0.13, 0.1)).ends_with(" +"));
         assert!(line(&measured("S1", 0.1, 0.1)).ends_with(" ++"));
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_are_listed_at_the_end() {
+    fn failed_measurements_are_listed_at_the_end() {
         let mut failures = Failures::default();
         assert_eq!(failures.keep(Ok(7)), Some(7));
         assert_eq!(failures.keep::<u32>(Err("S1: gone\nwith a core".to_owned())), None);
@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn the_json_has_all_samples() {
+    fn bench_json_has_all_samples() {
         let found = BenchResults {
             contests: vec![measured("S5", 3.5, 7.25), measured("S9", 0.5, 0.0)],
             ..BenchResults::default()

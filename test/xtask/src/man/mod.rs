@@ -198,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_declared_function_has_a_valid_page() {
+    fn every_declared_function_has_a_valid_manual_page() {
         let made: BTreeSet<String> = pages().unwrap().into_iter().map(|page| page.path).collect();
         let missing: Vec<String> =
             declared().unwrap().into_keys().filter(|f| !made.contains(&format!("man3/{f}.3"))).collect();

@@ -144,7 +144,7 @@ mod tests {
     use crate::man::source::parse;
 
     #[test]
-    fn writes_macros_and_escapes_text() {
+    fn roff_text_has_macros_and_is_escaped() {
         let page = parse("# x(7) - y\n\n.hidden and `a-b\\c`. See `p(3)`.\n\n- `t`: u\n- v\n").unwrap();
         let text = render(&page, &["-f".into()], &Footer { date: "2026-01-02", release: "r 1" });
         let wanted = ".TH X 7 \"2026-01-02\" \"r 1\" \"uDAPL 1.2\"\n.SH NAME\nx \\- y\n.SH SYNOPSIS\n.nf\n\\-f\n.fi\n.SH \
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn replaces_links_by_their_texts() {
+    fn links_of_a_man_page_are_replaced_by_their_texts() {
         assert_eq!(links("a [b c](d.md#e), f"), "a b c, f");
     }
 }

@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_page_has_a_title_text_terms_points_and_code() {
+    fn man_page_has_a_title_text_terms_points_and_code() {
         let page = parse(
             "# a_b(3) - does\n\nOne\ntwo.\n\n## PARAMETERS\n\n- `x`: long\n  text: more.\n- plain: no\n\n```\n  a:\n\nb\n```\nEnd.\n",
         )

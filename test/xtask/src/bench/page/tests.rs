@@ -98,7 +98,7 @@ fn every_provider_has_its_charts() {
 }
 
 #[test]
-fn a_row_has_peer_target_and_commands() {
+fn row_of_the_bench_page_has_peer_target_and_commands() {
     let page = page(&sections());
     for text in [
         "<th scope=\"row\">S1</th><td class=\"what\">8 B ping-pong, polling</td><td>us</td>",
@@ -145,7 +145,7 @@ fn row_heads(page: &str, caption: &str) -> Vec<String> {
 }
 
 #[test]
-fn rows_are_in_numeric_order() {
+fn rows_of_the_bench_page_are_in_numeric_order() {
     for section in sections() {
         let ids = row_heads(&page(&[section]), "Targets and measured figures");
         let mut sorted = ids.clone();
@@ -188,7 +188,7 @@ fn ratios_are_own_figure_over_peer_figure() {
 }
 
 #[test]
-fn missed_targets_are_named_first() {
+fn bench_page_names_missed_targets_first() {
     let sections = sections();
     let page = page(&sections);
     let (first, rest) = page.split_once("<caption>All providers</caption>").unwrap();
@@ -236,7 +236,7 @@ fn the_message_rate_is_the_bandwidth_over_the_size() {
 }
 
 #[test]
-fn page_names_missing_results() {
+fn bench_page_names_missing_results() {
     let scratch = Scratch::new("missing");
     let [sm, usnic, _] = files();
     fs::write(scratch.0.join("sm.json"), sm).unwrap();
@@ -311,7 +311,7 @@ fn text_of_a_result_file_is_escaped_in_the_page() {
 }
 
 #[test]
-fn the_page_is_self_contained() {
+fn bench_page_is_self_contained() {
     let page = page(&sections());
     assert!(page.starts_with("<!DOCTYPE html>") && page.contains(POLICY));
     for foreign in ["http:", "https:", "src=", "url(", "@import", "<link", "<script", "<img", "<iframe", "javascript:"]
@@ -346,7 +346,7 @@ fn a_bench_that_fails_does_not_stop_the_others() {
 }
 
 #[test]
-fn page_command_fails_without_results() {
+fn bench_page_command_fails_without_results() {
     let scratch = Scratch::new("command");
     let from = || Some(scratch.0.clone());
     assert!(super::report(from(), None).unwrap_err().contains("has no results"));

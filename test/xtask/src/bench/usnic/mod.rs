@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn every_target_has_a_contest() {
+    fn every_usnic_target_has_a_contest() {
         let ids: Vec<_> = contests::contests(Effort::FULL).iter().map(|contest| contest.id).collect();
         ["U1", "U2", "U3", "U4", "U5", "U6", "U7", "busy", "cpu"]
             .iter()

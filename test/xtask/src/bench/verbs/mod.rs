@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn selects_measurements_by_name() {
+    fn bench_of_verbs_selects_measurements_by_name() {
         let select =
             |quick, names: &[&str]| Selection { quick, names: names.iter().map(|name| (*name).into()).collect() };
         let (some, all) = (select(true, &["V4", "latency"]), select(false, &[]));
