@@ -369,7 +369,7 @@ fn dapltest_server_and_clients_print_their_messages_on_a_signal() {
 }
 
 #[test]
-fn reports_a_missing_server() {
+fn dapltest_reports_a_missing_server() {
     let environment = Environment::of("sm0");
     let finished = environment.run("-T T -s localhost --tries 2 client SR server SR");
     finished.expect_failure("localhost, port 45278, 2 attempts: no connection: DAT_CONNECTION_EVENT_NON_PEER_REJECTED: rejected, no program listens there");
@@ -379,7 +379,7 @@ fn reports_a_missing_server() {
 }
 
 #[test]
-fn unknown_arguments_exit_with_status_2() {
+fn invalid_dapltest_arguments_exit_with_status_2() {
     let environment = Environment::of("sm0");
     for words in [
         "-T X",
@@ -459,7 +459,7 @@ fn endpoint_is_freed_only_after_its_completions_are_dequeued() {
 }
 
 #[test]
-fn every_option_is_on_the_manual_page() {
+fn every_option_of_dapltest_is_on_its_manual_page() {
     let page = std::fs::read_to_string(workspace().join("docs/man/dapltest1.1.md")).unwrap();
     let help = Environment::of("sm0").run("-h").stdout;
     let options = help.lines().map(str::trim_start).filter(|line| line.starts_with('-'));

@@ -264,7 +264,7 @@ fn datinfo_prints_attributes_with_their_units() {
 }
 
 #[test]
-fn lists_every_variable_with_value_and_origin() {
+fn datinfo_lists_every_variable_with_value_and_origin() {
     let case = Case::new("datinfo-env", "").with("DAPL_SPIN_US", "512").with("DAPL_USNIC_CONGESTION", "maybe");
     let case = case.with("DAPL_SPIN_UP", "1").with("DAPL_ACK_TIMER", "0x10");
     let finished = datinfo(&case, "-e --json");
@@ -302,7 +302,7 @@ fn the_doctor_reports_a_variable_without_effect_and_its_replacement() {
 }
 
 #[test]
-fn ia_params_take_precedence_over_the_environment() {
+fn datinfo_shows_that_ia_params_override_the_environment() {
     let conf = "u u1.2 threadsafe default libdaplusnic.so.1 dapl.1.2 \"eth7 mtu=1400 congestion=maybe x=y\" \"\"\n";
     let case = Case::new("datinfo-conf", conf).with("DAPL_USNIC_MTU", "9000").with("DAPL_USNIC_PORT", "99");
     let finished = datinfo(&case, "-c");
@@ -453,7 +453,7 @@ fn datinfo_doctor_names_faults_and_remedies() {
 }
 
 #[test]
-fn two_datinfo_doctors_probe_the_path_between_two_hosts() {
+fn datinfo_doctor_probes_the_path_to_datinfo_doctor_serve() {
     let case = Case::new("datinfo-pair", "");
     let port = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let alone = datinfo(&case, &format!("doctor 127.0.0.1 --port {port}"));
@@ -478,7 +478,7 @@ fn two_datinfo_doctors_probe_the_path_between_two_hosts() {
 }
 
 #[test]
-fn every_option_and_command_is_on_the_manual_page() {
+fn every_option_and_command_of_datinfo_is_on_its_manual_page() {
     let page = std::fs::read_to_string(dapl_test::stage::workspace().join("docs/man/datinfo.1.md")).unwrap();
     let case = Case::new("datinfo-help", "");
     let mut count = 0;
@@ -505,7 +505,7 @@ fn every_option_and_command_is_on_the_manual_page() {
 }
 
 #[test]
-fn help_lines_have_at_most_80_columns() {
+fn help_lines_of_datinfo_have_at_most_80_columns() {
     let case = Case::new("datinfo-help-width", "");
     for command in ["", "list", "add", "remove", "set-default", "check", "discover", "explain", "doctor", "top"] {
         for option in ["-h", "--help"] {

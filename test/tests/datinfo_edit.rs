@@ -122,7 +122,7 @@ fn files_of_entries_are_added_and_removed_as_datadm_does() {
 }
 
 #[test]
-fn links_and_names_without_a_file_are_refused() {
+fn edit_refuses_links_missing_files_and_incomplete_entries() {
     let case = Case::new("edit-refused", CONF_FILE);
     let (link, new) = (case.directory.join("link.conf"), case.directory.join("new.conf"));
     symlink(conf(&case), &link).unwrap();
@@ -142,7 +142,7 @@ fn links_and_names_without_a_file_are_refused() {
 }
 
 #[test]
-fn concurrent_edits_lose_no_entry() {
+fn concurrent_edits_of_dat_conf_lose_no_entry() {
     const EDITORS: usize = 12;
     let case = Case::new("edit-race", CONF_FILE);
     for (file, begin) in [(conf(&case), CONF_FILE), (case.directory.join("created.conf"), "")] {
@@ -177,7 +177,7 @@ fn unaccepted_parameters_are_added_with_a_warning() {
 }
 
 #[test]
-fn a_locked_file_is_reported_and_not_changed() {
+fn edit_of_a_locked_dat_conf_is_reported_and_changes_nothing() {
     let case = Case::new("edit-locked", CONF_FILE);
     let file = fs::File::open(conf(&case)).unwrap();
     file.lock().unwrap();

@@ -94,7 +94,7 @@ fn datinfo_names_the_effect_of_a_firewall() {
 }
 
 #[test]
-fn datinfo_finds_the_exact_size_limit_of_a_path_that_drops_large_datagrams() {
+fn datinfo_finds_the_exact_size_above_which_a_path_drops_datagrams() {
     let Some(finished) = behind("add rule inet t i udp length > 1480 drop", 65_536) else { return };
     assert_eq!(finished.status.code(), Some(0), "a slow path is an error: {finished:#?}");
     let [grade, found, remedy] = finding(&finished, "large datagrams");

@@ -109,7 +109,7 @@ fn start(sandbox: &Sandbox, adapter: &str, words: &str) -> Run {
 }
 
 #[test]
-fn a_process_over_sm_is_shown_with_its_counters() {
+fn datinfo_top_shows_a_process_over_sm_with_its_counters() {
     let served = Served::over("sm0");
     let row = answered(served.pid());
     assert_eq!(row["program"], "dapltest");
@@ -127,7 +127,7 @@ fn a_process_over_sm_is_shown_with_its_counters() {
 }
 
 #[test]
-fn a_process_over_usnic_is_shown_with_its_endpoints() {
+fn datinfo_top_shows_a_process_over_usnic_with_its_endpoints() {
     let mut served = Served::over("usnic0");
     let row = answered(served.pid());
     let adapter = &row["adapters"][0];
@@ -222,7 +222,7 @@ fn datinfo_top_clears_a_terminal_but_not_a_pipe() {
 }
 
 #[test]
-fn a_stopped_process_affects_only_its_own_line() {
+fn stopped_process_affects_only_its_own_line_of_datinfo_top() {
     let (stopped, other) = (Served::over("sm0"), Served::over("sm0"));
     answered(stopped.pid());
     stopped.signal("-STOP");

@@ -125,7 +125,7 @@ fn lintian_reports_no_error_and_no_warning() {
 }
 
 #[test]
-fn binaries_are_hardened() {
+fn packaged_binaries_are_hardened() {
     if !can_pack() {
         return;
     }

@@ -112,7 +112,7 @@ fn manual_page_examples_compile() {
 }
 
 #[test]
-fn every_variable_is_on_a_page() {
+fn every_variable_is_on_a_manual_page() {
     let (_, pages) = pages("variables");
     let page = fs::read_to_string(workspace().join("docs/settings.md")).unwrap();
     let table = page.split("\n## Variables\n").nth(1).and_then(|rest| rest.split("\n## ").next()).unwrap();

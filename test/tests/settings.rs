@@ -30,7 +30,7 @@ fn valid_settings_print_nothing() {
 }
 
 #[test]
-fn a_variable_of_the_c_implementation_without_effect_is_reported_once_at_open() {
+fn variable_of_the_c_implementation_without_effect_is_reported_once() {
     let finished = first("", |command| _ = command.env("DAPL_SCM_NETDEV", "eth0").env("DAPL_UCM_RETRY", "1"));
     finished.expect_success("messages of up to 2147483648 bytes");
     let line = "libdat: DAPL_SCM_NETDEV is set and has no effect here; use a network device or an address as the first word \
@@ -39,7 +39,7 @@ fn a_variable_of_the_c_implementation_without_effect_is_reported_once_at_open() 
 }
 
 #[test]
-fn reports_invalid_settings_with_name_value_and_range() {
+fn invalid_settings_are_reported_with_name_value_and_range() {
     let finished = first("rma=fast give_up_ms=5 colour=red", |command| {
         command.env("DAPL_KEEPALIVE_MS", "5").env("DAPL_SM_RMAS", "cma").env("DAPL_SPIN_US", "1k");
     });

@@ -62,7 +62,7 @@ fn trace_is_dumped_at_a_stall_a_touched_file_and_an_endpoint_free() {
 }
 
 #[test]
-fn dbg_type_0x8_logs_the_counters_of_an_ended_connection_and_0x20_does_not() {
+fn dbg_type_0x8_and_not_0x20_logs_the_counters_of_ended_connections() {
     let stage = stage(Profile::Dev);
     let program = run::program(&stage, "test/c/selfconnect.c");
     let sandbox = Sandbox::new(&stage, Some(USNIC0));

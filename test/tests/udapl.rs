@@ -117,7 +117,7 @@ fn ping() -> PathBuf {
 }
 
 #[test]
-fn the_example_runs_many_times_over_each_provider() {
+fn udapl_ping_runs_many_times_over_each_provider() {
     let stage = stage(Profile::Dev);
     let ping = ping();
     for (adapter, registry) in [("sm0", SM0), ("usnic0", USNIC0)] {
@@ -162,7 +162,7 @@ fn examples_in_one_process_run_over_each_provider() {
 }
 
 #[test]
-fn crates_can_be_packaged() {
+fn dat_abi_and_udapl_crates_can_be_packaged() {
     let target = dapl_test::stage::target_directory().join("packaged");
     let mut cargo = std::process::Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.current_dir(workspace()).args(["package", "-p", "dat-abi", "-p", "udapl", "--allow-dirty", "--offline"]);
@@ -178,7 +178,7 @@ fn crates_can_be_packaged() {
 }
 
 #[test]
-fn the_example_reports_errors() {
+fn udapl_ping_reports_errors() {
     let stage = stage(Profile::Dev);
     let sandbox = Sandbox::new(&stage, Some(SM0));
     sandbox.start(ping(), &[]).finish(TIMEOUT).expect_failure("usage: udapl-ping");

@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_keeps_its_order() {
+    fn list_of_sizes_keeps_its_order() {
         assert_eq!(sizes("4k,64,1..4,1M").unwrap(), [4096, 64, 1, 2, 4, 1 << 20]);
     }
 

@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_only_settings_that_are_not_the_defaults() {
+    fn result_header_lists_only_settings_that_are_not_the_defaults() {
         let variables = [
             ("PATH", "/bin"),
             ("DAPL_SPIN_US", "0"),

@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn the_example_of_the_manual_is_accepted() {
+    fn operations_of_the_manual_example_are_accepted() {
         let text = "client RW 4096 1 server RW 2048 4 client SR 1024 4 server SR 4096 2 client SR 1024 3 -f server SR 2048 1 -f";
         let operations = parse(&words(text)).unwrap();
         assert_eq!(operations.iter().map(Operation::to_string).collect::<Vec<_>>().join(" "), text);

@@ -54,7 +54,7 @@ mod tests {
     }
 
     #[test]
-    fn reports_an_error_with_its_line() {
+    fn error_in_a_script_is_reported_with_its_line() {
         assert_eq!(words("-T T\n-D \"x").unwrap_err(), "line 2: \" is not closed");
         assert_eq!(words("'a'b").unwrap_err(), "line 1: a closing quote must be followed by a blank");
     }

@@ -10,7 +10,7 @@ use crate::case::{Case, stage};
 const FINE_LINE: &str = "fine u2.0 nonthreadsafe default {}/libfine.so.2 dapl.2.0 \"eth0 0\" \"\"\n";
 
 #[test]
-fn a_provider_of_2_0_is_initialised_once_and_finished_after_the_last_close() {
+fn provider_of_2_0_is_initialised_once_and_finished_after_the_last_close() {
     let case = Case::new("life2", FINE_LINE).version_2().provider("libfine.so.2", &[]);
     let answer = case.run("open fine 2 0 0 open fine 2 0 0 close 0 0 close 1 0");
     assert_eq!(answer.out.matches("provider: init fine 2.0 nonthreadsafe").count(), 1, "{}", answer.out);
@@ -125,7 +125,7 @@ fn a_second_registration_and_a_second_removal_are_refused() {
 }
 
 #[test]
-fn a_refused_provider_of_2_0_leaves_that_of_1_2_usable_in_the_same_process() {
+fn refused_provider_of_2_0_leaves_that_of_1_2_usable_in_one_process() {
     let conf = "fine u1.2 nonthreadsafe default {}/libfine.so.1 dapl.1.2 \"\" \"\"\n\
                 fine u2.0 nonthreadsafe default {}/libfine.so.1 dapl.2.0 \"\" \"\"\n";
     let case = Case::new("both-fails", conf).provider("libfine.so.1", &[]);

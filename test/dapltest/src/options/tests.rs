@@ -44,7 +44,7 @@ fn transfers(line: &str) -> Vec<Performance> {
 }
 
 #[test]
-fn all_sizes_are_measured_in_one_run() {
+fn sizes_option_gives_one_performance_test_per_size() {
     let tests = transfers("-T P -s host --sizes 1..1M --duration 10s --warm-up 100 --bidirectional -m p RW");
     assert_eq!((tests.len(), tests[20].operation.size), (21, 1 << 20));
     let all_agree = tests.iter().all(|test| {

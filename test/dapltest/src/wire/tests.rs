@@ -99,7 +99,7 @@ fn no_single_changed_byte_yields_an_invalid_test() {
 }
 
 #[test]
-fn invalid_messages_are_refused() {
+fn invalid_dapltest_messages_are_refused() {
     let mut state = 1_u64;
     for length in 0..2000_usize {
         let rubbish: Vec<u8> = (0..length % 300)
@@ -116,7 +116,7 @@ fn invalid_messages_are_refused() {
 }
 
 #[test]
-fn invalid_tests_are_refused() {
+fn invalid_transaction_tests_are_refused() {
     let spoilt = |spoil: fn(&mut Transaction)| {
         let mut test = transaction();
         spoil(&mut test);
