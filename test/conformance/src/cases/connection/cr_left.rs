@@ -16,11 +16,11 @@ pub(crate) fn cases() -> Vec<Case> {
     cases![
         "spec/endpoints 4.4": cr_query_succeeds_after_the_requester_disconnected,
         "spec/endpoints 4.4": cr_reject_succeeds_after_the_requester_disconnected,
-        "spec/endpoints 4.4": cr_reject_after_the_requester_disconnected_makes_the_rsp_ep_unconnected,
-        "spec/endpoints 4.4": cr_accept_after_the_requester_disconnected_reports_accept_completion_error,
+        "spec/endpoints 4.4": cr_reject_after_the_requester_disconnected_leaves_rsp_ep_unconnected,
+        "spec/endpoints 4.4": cr_accept_reports_completion_error_after_the_requester_disconnected,
         "spec/endpoints 4.4": cr_accept_for_an_rsp_after_the_requester_disconnected_reports_an_error,
-        "spec/endpoints 4.4": cr_accept_after_the_requester_freed_its_ep_reports_accept_completion_error,
-        "spec/endpoints 4.4": cr_accept_after_the_requester_timed_out_reports_accept_completion_error,
+        "spec/endpoints 4.4": cr_accept_reports_completion_error_after_the_requester_freed_its_ep,
+        "spec/endpoints 4.4": cr_accept_reports_completion_error_after_the_requester_timed_out,
         "spec/endpoints 4.4": cr_accept_completion_error_permits_reset_and_another_connect,
     ]
 }
@@ -45,7 +45,7 @@ fn cr_reject_succeeds_after_the_requester_disconnected(ctx: &Ctx) {
     expect_nothing(left.client.events.h());
 }
 
-fn cr_reject_after_the_requester_disconnected_makes_the_rsp_ep_unconnected(ctx: &Ctx) {
+fn cr_reject_after_the_requester_disconnected_leaves_rsp_ep_unconnected(ctx: &Ctx) {
     let mut scene = Scene::new(ctx, Passive);
     scene.other().disconnect();
     scene.is_still(Passive);
@@ -53,7 +53,7 @@ fn cr_reject_after_the_requester_disconnected_makes_the_rsp_ep_unconnected(ctx: 
     scene.is_still(Unconnected);
 }
 
-fn cr_accept_after_the_requester_disconnected_reports_accept_completion_error(ctx: &Ctx) {
+fn cr_accept_reports_completion_error_after_the_requester_disconnected(ctx: &Ctx) {
     let PendingRequest { ia: _ia, requests: _requests, psp: _psp, server, client, request } = left(ctx);
     (1..=2).for_each(|id| post_empty_recv(&server, id));
     request.accept(&server.ep);
@@ -72,7 +72,7 @@ fn cr_accept_for_an_rsp_after_the_requester_disconnected_reports_an_error(ctx: &
     scene.is_still(Disconnected);
 }
 
-fn cr_accept_after_the_requester_freed_its_ep_reports_accept_completion_error(ctx: &Ctx) {
+fn cr_accept_reports_completion_error_after_the_requester_freed_its_ep(ctx: &Ctx) {
     let PendingRequest { ia: _ia, requests: _requests, psp: _psp, server, client, request } = asked(ctx, &[]);
     client.ep.free();
     request.accept(&server.ep);
@@ -80,7 +80,7 @@ fn cr_accept_after_the_requester_freed_its_ep_reports_accept_completion_error(ct
     server.ep.expect_state(DAT_EP_STATE_DISCONNECTED);
 }
 
-fn cr_accept_after_the_requester_timed_out_reports_accept_completion_error(ctx: &Ctx) {
+fn cr_accept_reports_completion_error_after_the_requester_timed_out(ctx: &Ctx) {
     let ia = ctx.ia();
     let (client, server) = (Conn::on(&ia), Conn::on(&ia));
     let (requests, _psp) = silent_listener(ctx, &ia, 0);

@@ -11,8 +11,8 @@ use super::disconnect::{is_accepted_too_late, is_over};
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        "spec/endpoints 4.4": accept_of_a_request_of_a_killed_process_reports_accept_completion_error => pair(client_asks_and_dies, server_accepts_the_dead).only_two(),
-        "spec/endpoints 4.4": reject_of_a_request_of_a_killed_process_succeeds => pair(client_asks_and_dies, server_rejects_the_dead).only_two(),
+        "spec/endpoints 4.4": cr_accept_reports_completion_error_after_the_requester_was_killed => pair(client_asks_and_dies, server_accepts_the_dead).only_two(),
+        "spec/endpoints 4.4": cr_reject_succeeds_after_the_requester_was_killed => pair(client_asks_and_dies, server_rejects_the_dead).only_two(),
         "spec/endpoints 8.1": killed_listener_ends_pending_connects_with_peer_rejected => pair(client_left_alone, server_dies_undecided).only_two(),
         "spec/endpoints 8.1": killed_passive_peer_is_reported_as_disconnected => pair(each_survives, each_dies).only_two(),
         "spec/endpoints 8.1": killed_active_peer_is_reported_as_disconnected => pair(each_dies, each_survives).only_two(),

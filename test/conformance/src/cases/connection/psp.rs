@@ -21,8 +21,8 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/endpoints 13.32": psp_create_with_qualifier_zero_returns_invalid_arg2,
         "spec/endpoints 6.1": psp_create_twice_on_an_ia_returns_in_use_with_the_error_bit,
         "spec/endpoints 6.1": psp_create_at_the_qualifier_of_an_rsp_returns_in_use_without_error_bit,
-        "spec/endpoints 6.1": psp_create_at_a_qualifier_of_another_ia_returns_in_use_without_error_bit,
-        "spec/endpoints 6.1": psp_create_at_a_qualifier_of_another_process_returns_in_use_without_error_bit => pair(client_clashes, listens).only_two(),
+        "spec/endpoints 6.1": psp_create_returns_bare_in_use_for_a_qualifier_of_another_ia,
+        "spec/endpoints 6.1": psp_create_returns_bare_in_use_for_a_qualifier_of_another_process => pair(client_clashes, listens).only_two(),
         "spec/endpoints 6.1": psp_create_accepts_an_evd_of_another_ia,
         "spec/endpoints 6.1": psp_create_reuses_a_freed_qualifier,
         "spec/endpoints 13.38": psp_create_returns_in_use_at_each_used_qualifier,
@@ -101,7 +101,7 @@ fn psp_create_at_the_qualifier_of_an_rsp_returns_in_use_without_error_bit(ctx: &
     expect(create(&scene.own.ia, ctx.qual(0), evd, DAT_PSP_CONSUMER_FLAG), BARE_IN_USE);
 }
 
-fn psp_create_at_a_qualifier_of_another_ia_returns_in_use_without_error_bit(ctx: &Ctx) {
+fn psp_create_returns_bare_in_use_for_a_qualifier_of_another_ia(ctx: &Ctx) {
     let (ia, other) = (Ia::open(&ctx.provider, 8), Ia::open(&ctx.provider, 8));
     let (_evd, _psp) = silent_listener(ctx, &ia, 0);
     let evd = cr_evd(&other);

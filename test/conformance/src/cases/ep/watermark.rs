@@ -21,7 +21,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 5.6": watermark_hard_set_before_the_connect_breaks_the_connection,
         "spec/events 5.6": watermark_hard_reached_exactly_keeps_the_connection,
         "spec/events 5.6": watermark_hard_alone_reports_no_soft_event,
-        "spec/events 5.6": watermark_soft_and_hard_exceeded_at_once_report_and_break_the_connection,
+        "spec/events 5.6": watermark_soft_and_hard_together_report_and_break_the_connection,
     ];
     all.into_iter().map(|case| case.needs(Need::Srq)).collect()
 }
@@ -203,7 +203,7 @@ fn watermark_hard_alone_reports_no_soft_event(ctx: &Ctx) {
     expect_silence(&server.ia);
 }
 
-fn watermark_soft_and_hard_exceeded_at_once_report_and_break_the_connection(ctx: &Ctx) {
+fn watermark_soft_and_hard_together_report_and_break_the_connection(ctx: &Ctx) {
     let (client, server) = ctx.loopback();
     watch(&server, 0, 0);
     post_recvs(&server, 0..1);

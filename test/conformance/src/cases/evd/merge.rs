@@ -21,7 +21,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 4.1": evd_unsignalled_receive_wakes_no_waiter,
         "spec/events 4.1": evd_solicited_stream_wakes_a_waiter_only_for_solicited_events,
         "spec/events 1.3": evd_request_completions_wake_a_waiter_despite_solicited_receives,
-        "spec/events 1.3": evd_default_receives_wake_a_waiter_despite_solicited_receives_of_another_ep,
+        "spec/events 1.3": evd_default_receives_wake_a_waiter_beside_solicited_receives,
         "spec/events 14": evd_flushes_of_solicited_or_unsignalled_receives_wake_the_waiter,
         "spec/events 1.3": evd_unsignalled_completion_does_not_trigger_the_cno,
         "spec/events 4.1": evd_suppressed_success_queues_no_event,
@@ -213,7 +213,7 @@ fn evd_request_completions_wake_a_waiter_despite_solicited_receives(ctx: &Ctx) {
     assert_eq!((waited.code, waited.number, waited.more), (DAT_SUCCESS, DAT_DTO_COMPLETION_EVENT, 0));
 }
 
-fn evd_default_receives_wake_a_waiter_despite_solicited_receives_of_another_ep(ctx: &Ctx) {
+fn evd_default_receives_wake_a_waiter_beside_solicited_receives(ctx: &Ctx) {
     let (solicited, _peer) = ends(ctx, DEFAULT, SOLICITED);
     let evd = solicited.recv.h();
     let (client, server) = (Conn::on(&solicited.ia), Conn::on(&solicited.ia));

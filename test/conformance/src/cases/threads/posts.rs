@@ -25,8 +25,8 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 11": threads_posting_receives_during_resets_complete_none_twice
             => local(threads_posting_receives_during_resets_complete_none_twice).limit(40),
         "spec/events 1.1": threads_dequeue_each_completion_once => pair(client_sends_numbers, server_dequeues_in_four).limit(40),
-        "spec/events 11": threads_freeing_memory_during_writes_fail_all_after_the_first_failed_one
-            => local(threads_freeing_memory_during_writes_fail_all_after_the_first_failed_one).limit(40),
+        "spec/events 11": threads_freeing_memory_during_writes_fail_all_after_the_first_failure
+            => local(threads_freeing_memory_during_writes_fail_all_after_the_first_failure).limit(40),
         "spec/events 11": threads_binding_windows_on_one_ep_get_distinct_contexts => pair(client_binds, server_stays).needs(Need::Rmr).limit(40),
     ]
 }
@@ -412,7 +412,7 @@ fn server_dequeues_in_four(ctx: &Ctx) {
 }
 
 /// A registration is freed during writes into it. Each write succeeds, is refused or is flushed.
-fn threads_freeing_memory_during_writes_fail_all_after_the_first_failed_one(ctx: &Ctx) {
+fn threads_freeing_memory_during_writes_fail_all_after_the_first_failure(ctx: &Ctx) {
     let ia = ctx.ia();
     let outcomes = [DAT_DTO_SUCCESS, DAT_DTO_ERR_REMOTE_ACCESS, DAT_DTO_ERR_FLUSHED];
     for _ in 0..15 {

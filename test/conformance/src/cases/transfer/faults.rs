@@ -62,7 +62,7 @@ pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
         "spec/events 4.5": fault_message_a_byte_longer_than_its_receive_breaks_the_connection => pair(|ctx| sends_too_much(ctx, 101), |ctx| takes_too_little(ctx, 100)),
         "spec/events 4.5": fault_message_to_a_receive_of_zero_bytes_breaks_the_connection => pair(|ctx| sends_too_much(ctx, 1), |ctx| takes_too_little(ctx, 0)),
-        "spec/events 4.5": fault_message_of_many_fragments_into_a_small_receive_breaks_the_connection => pair(|ctx| sends_too_much(ctx, 300_000), |ctx| takes_too_little(ctx, 100)),
+        "spec/events 4.5": fault_fragmented_message_into_a_small_receive_breaks_the_connection => pair(|ctx| sends_too_much(ctx, 300_000), |ctx| takes_too_little(ctx, 100)),
         "spec/events 4.5": fault_message_longer_than_a_large_receive_breaks_the_connection => pair(|ctx| sends_too_much(ctx, 300_000), |ctx| takes_too_little(ctx, 299_999)),
         "spec/events 4.5": fault_message_too_long_is_reported_after_shorter_ones => pair(client_sends_fitting_then_not, server_takes_two_then_not),
         "spec/events 4.5": fault_message_too_long_is_reported_when_its_receive_is_posted => pair(client_sends_too_much_early, server_takes_too_little_late),

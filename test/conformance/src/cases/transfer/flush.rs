@@ -9,7 +9,7 @@ pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
         "spec/events 4.7": flush_by_an_abrupt_disconnect_is_in_order => pair(client_leaves_abruptly, server_is_left),
         "spec/events 4.7": flush_by_a_disconnect_is_followed_by_no_successful_completion => pair(client_leaves_in_the_middle, server_is_left_in_the_middle),
-        "spec/events 4.7": flush_of_receives_follows_the_drained_requests_of_a_graceful_disconnect => pair(client_leaves_gracefully, server_is_left_gracefully),
+        "spec/events 4.7": graceful_disconnect_flushes_receives_after_it_drains_requests => pair(client_leaves_gracefully, server_is_left_gracefully),
         "spec/events 4.7": graceful_disconnect_waits_for_posted_requests_and_refuses_new_ones => pair(client_drains_slowly, server_receives_slowly),
         "spec/events 4.7": flush_of_receives_by_a_rejected_connect_is_in_order => pair(client_is_rejected, server_rejects),
         "spec/events 4.7": flush_of_receives_by_an_abandoned_connect_is_in_order,
