@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn states_have_the_numbers_of_the_specification() {
+    fn ep_states_have_the_numbers_of_the_specification() {
         for (number, listed) in EpState::ALL.into_iter().enumerate() {
             assert_eq!((listed as usize, state(listed) as usize), (number, number));
         }

@@ -314,12 +314,12 @@ mod tests {
     }
 
     #[test]
-    fn transitions_are_those_of_the_specification() {
+    fn ep_transitions_are_those_of_the_specification() {
         assert_eq!(format!("\n{}\n", table()), GOLDEN);
     }
 
     #[test]
-    fn invalid_state_errors_name_the_state() {
+    fn invalid_state_errors_name_the_ep_state() {
         for state in EpState::ALL {
             assert_eq!(state.after(EpStep::RequestLost).is_err(), state != EpState::PassivePending);
             if state != EpState::Unconnected {
@@ -329,14 +329,14 @@ mod tests {
     }
 
     #[test]
-    fn every_state_has_its_own_subtype() {
+    fn every_ep_state_has_its_own_subtype() {
         for (n, a) in EpState::ALL.iter().enumerate() {
             assert!(EpState::ALL[n + 1..].iter().all(|b| a.subtype() != b.subtype()));
         }
     }
 
     #[test]
-    fn each_attempt_has_one_terminal_event() {
+    fn each_connect_attempt_has_one_terminal_event() {
         use EpState::*;
         let without_event = [EpStep::Free, EpStep::Close, EpStep::EstablishedLost];
         for state in [ActivePending, CompletionPending, Connected, DisconnectPending] {

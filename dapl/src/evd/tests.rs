@@ -169,7 +169,7 @@ fn connection_event_comes_after_earlier_completions() {
 }
 
 #[test]
-fn wait_checks_arguments_in_order() {
+fn evd_wait_checks_its_arguments_in_order() {
     let opened = fake::open(c"evd-wait-arguments");
     let evd = Evh::new(&opened, 4, ALL);
     let (mut event, mut more) = (blank(), 0);
@@ -404,7 +404,7 @@ fn cancel_sleeping_thread(name: &CStr, asynchronous: usize) {
 }
 
 #[test]
-fn cancelled_waiter_is_removed() {
+fn cancelled_evd_waiter_is_removed() {
     cancel_sleeping_thread(c"evd-cancel-async", 1);
     cancel_sleeping_thread(c"evd-cancel-deferred", 0);
 }

@@ -158,7 +158,7 @@ fn refused_ia_close_changes_nothing() {
 }
 
 #[test]
-fn abrupt_close_frees_all_objects() {
+fn abrupt_ia_close_frees_all_objects() {
     let opened = fake::open(c"ia-abrupt");
     let (pz, lmr) = memory(opened.ia_handle, DAT_MEM_PRIV_ALL_FLAG);
     assert_eq!(close(opened.ia_handle, DAT_CLOSE_ABRUPT_FLAG), DAT_SUCCESS);

@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn invalid_regions_are_refused() {
+    fn invalid_lmr_regions_are_refused() {
         let at = |address, length| check(Region { address, length }, 1 << 40);
         assert_eq!(at(4096, 0), Err(Error::Length));
         assert_eq!(at(0, 1), Err(Error::InvalidParameter(3)));

@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_are_reused_with_their_content() {
+    fn queue_slots_are_reused_with_their_content() {
         let mut queue = SlotQueue::<Vec<u8>>::default();
         queue.push().push(1);
         queue.drop_front();

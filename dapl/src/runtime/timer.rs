@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn idle_thread_ends_on_request_and_starts_again() {
+    fn idle_timer_thread_ends_on_request_and_starts_again() {
         let is_running = || lock_for_fork().thread.is_some();
         let arm = || arm(Duration::from_secs(1000), Weak::<Recorder>::new(), 0).unwrap();
         for _ in 0..2 {

@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn capacity_limits_outstanding_receives() {
+    fn srq_capacity_limits_outstanding_receives() {
         let capacity = SrqCapacity::new(2);
         assert_eq!([capacity.take(), capacity.take(), capacity.take()], [true, true, false]);
         capacity.release();
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn shrink_is_limited_by_outstanding_receives() {
+    fn srq_shrink_is_limited_by_outstanding_receives() {
         let capacity = SrqCapacity::new(3);
         assert!(capacity.take() && capacity.take());
         assert_eq!((capacity.resize(1), capacity.capacity()), (false, 3));

@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn soft_mark_is_reported_once_until_set_again() {
+    fn soft_watermark_is_reported_once_until_set_again() {
         let mut high = HighWatermark::new(Some(2), None);
         assert_eq!([2, 3, 4, 1, 3].map(|count| high.check(count)), [NOTHING, SOFT, NOTHING, NOTHING, NOTHING]);
         high = HighWatermark::new(Some(2), None);
@@ -112,14 +112,14 @@ mod tests {
     }
 
     #[test]
-    fn hard_mark_is_reported_while_exceeded() {
+    fn hard_watermark_is_reported_while_exceeded() {
         let mut high = HighWatermark::new(Some(0), Some(2));
         assert_eq!(high.check(3), CrossedWatermarks { soft: true, hard: true });
         assert_eq!([3, 2, 3].map(|count| high.check(count)), [HARD, NOTHING, HARD]);
     }
 
     #[test]
-    fn low_mark_is_reported_once() {
+    fn low_watermark_is_reported_once_until_set_again() {
         let mut low = LowWatermark::new(2);
         assert_eq!([3, 2, 1, 0].map(|count| low.check(count)), [false, false, true, false]);
         low = LowWatermark::new(1);

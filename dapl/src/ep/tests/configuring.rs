@@ -50,7 +50,7 @@ fn query_returns_given_attributes_and_writes_nothing_for_an_unknown_mask() {
 }
 
 #[test]
-fn a_modify_is_all_or_nothing() {
+fn ep_modify_changes_all_or_nothing() {
     let world = World::new(c"nothing");
     let ep = world.ep();
     let modify = |mask, change: fn(&mut DAT_EP_PARAM)| {

@@ -60,7 +60,7 @@ fn queued_non_notifying_events_end_a_wait_at_once() {
 }
 
 #[test]
-fn a_second_waiter_is_refused() {
+fn second_evd_waiter_is_refused() {
     let mut queue = slept_on(2);
     queue.push(notifying());
     assert_eq!(queue.require_no_waiter().err(), Some(Error::InvalidState(State::EvdWaiter)));
@@ -83,7 +83,7 @@ fn wait_is_cancelled_and_the_next_refused_if_the_evd_becomes_unwaitable() {
 }
 
 #[test]
-fn wait_on_a_closed_queue_is_refused() {
+fn wait_on_a_closed_evd_queue_is_refused() {
     let mut queue = EventQueue::new(8);
     queue.close();
     assert_eq!(queue.begin_wait(1, 1), Err(Error::InvalidHandle(Handle::Plain)));
@@ -128,7 +128,7 @@ fn another_stream_changes_the_arm_mode_from_solicited_to_mixed() {
 }
 
 #[test]
-fn resize_below_the_number_of_events_is_refused() {
+fn evd_resize_below_the_number_of_events_is_refused() {
     let mut queue = EventQueue::new(8);
     for _ in 0..5 {
         queue.push(notifying());

@@ -10,7 +10,7 @@ use super::*;
 use crate::runtime::sync::AtomicBool;
 
 #[test]
-fn message_queued_before_the_check_is_found() {
+fn message_queued_before_an_empty_check_is_found() {
     loom::model(|| {
         let (check, watch) = (Arc::new(Pooled::<EmptyCheck>::take()), Arc::new(Pooled::<RingWatch>::take()));
         let ring: &'static [AtomicU64; 2] = Box::leak(Box::new([AtomicU64::new(0), AtomicU64::new(0)]));

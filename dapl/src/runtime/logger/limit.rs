@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn suppressed_lines_are_counted() {
+    fn suppressed_log_lines_are_counted() {
         let mut limit = Limit::new();
         let now = Duration::from_secs(9);
         assert_eq!(logged(&mut limit, BURST + 7, now), BURST);

@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn concurrent_threads_lose_no_counts() {
+    fn concurrent_posts_lose_no_counts() {
         let posts = Posts::default();
         let segment = Segment { length: 3, ..Segment::default() };
         std::thread::scope(|scope| {

@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn ia_params_take_precedence_and_are_removed() {
+    fn trace_settings_of_ia_params_take_precedence_and_are_removed() {
         let variables = [("DAPL_DBG_IO_TRC", "64"), ("DAPL_DBG_IO_TRC_FILE", "/f")];
         let (settings, rest) = from("/base io_trc=256 7", &variables);
         assert_eq!((settings.length(), rest.as_str()), (Some(256), "/base 7"));
