@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn message_omits_an_empty_place_or_remedy() {
+    fn refusal_message_omits_an_empty_place_or_remedy() {
         let line = |place: &str, remedy: &str| {
             let cause = CauseAndRemedy::new("it is not there", remedy);
             RefusedOpen { kind: RefusalKind::Library, name: b"a\tb".to_vec(), place: place.to_owned(), cause }

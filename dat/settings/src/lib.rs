@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_checked_by_kind_and_range() {
+    fn setting_values_are_checked_by_kind_and_range() {
         for (name, good) in [("count", "2"), ("count", "9000"), ("way", "c,a"), ("way", "auto"), ("mode", "off")] {
             assert_eq!(value(name, good).as_deref(), Ok(good));
         }

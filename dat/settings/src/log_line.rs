@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_has_time_level_process_thread_and_ia() {
+    fn log_line_has_time_level_process_thread_and_ia() {
         let origin = Origin { library: "dapl", level: "error", process: 7, thread: 8, ia: "sm0" };
         let now = Duration::new(1_795_548_852, 123_456_789);
         assert_eq!(

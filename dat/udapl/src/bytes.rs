@@ -171,13 +171,13 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "8 bytes at 60 are not inside 64 bytes")]
-    fn read_outside_the_block_is_refused() {
+    fn read_outside_a_memory_block_is_refused() {
         MemoryBlock::new(64).unwrap().read(60, &mut [0; 8]);
     }
 
     #[test]
     #[should_panic(expected = "not inside")]
-    fn offset_overflow_is_refused() {
+    fn write_at_an_overflowing_offset_is_refused() {
         MemoryBlock::new(64).unwrap().write(usize::MAX, &[1, 2]);
     }
 }

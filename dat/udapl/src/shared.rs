@@ -81,7 +81,7 @@ mod tests {
     use crate::bytes::MemoryBlock;
 
     #[test]
-    fn second_mapping_shows_the_same_bytes() {
+    fn second_mapping_of_shared_memory_shows_the_same_bytes() {
         let memory = SharedMemory::create(4096).unwrap();
         let other = SharedMemory::from_fd(memory.as_fd().try_clone_to_owned().unwrap()).unwrap();
         assert_eq!((memory.len(), other.len()), (4096, 4096));
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn file_that_can_shrink_is_refused() {
+    fn file_that_can_shrink_is_refused_as_shared_memory() {
         let file = std::fs::File::open("/proc/self/exe").unwrap();
         assert!(matches!(SharedMemory::from_fd(file.into()), Err(Error::Argument(_))));
     }

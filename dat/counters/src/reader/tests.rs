@@ -89,7 +89,7 @@ Num       RefCount Protocol Flags    Type St Inode Path
 }
 
 #[test]
-fn each_kind_of_invalid_data_has_its_error() {
+fn each_kind_of_invalid_counter_data_has_its_error() {
     let fake = FakeProcess::new(0);
     assert_eq!(fake.word("dapl-counters 1\nprocess\t7\tx\nend\n"), "ok");
     assert_eq!(fake.word("dapl-counters 1\nprocess\t7\tx\n"), "cut");

@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sums_are_counters_and_levels_are_gauges() {
+    fn sums_are_openmetrics_counters_and_levels_are_gauges() {
         let window = Count { is_level: true, unit: "bytes".into(), ..count("window", 9) };
         let sample = sample_at(0, 7, &[count("ep.posts.send", 5), window]);
         let text = exposition(&sample, true);
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn family_names_never_end_with_a_sample_suffix() {
+    fn openmetrics_family_names_never_end_with_a_sample_suffix() {
         let cases = [
             ("sent bytes", "bytes", "sent_bytes"),
             ("bytes.sent", "bytes", "bytes_sent"),

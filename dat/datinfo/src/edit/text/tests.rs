@@ -20,7 +20,7 @@ fn unchanged_text_is_written_back_byte_for_byte() {
 }
 
 #[test]
-fn only_the_changed_line_differs() {
+fn edited_dat_conf_differs_only_in_the_changed_line() {
     let mut text = ConfText::new(FILE.as_bytes());
     assert!(text.set_default(1, false) && !text.set_default(1, false));
     assert!(text.set_default(4, true));

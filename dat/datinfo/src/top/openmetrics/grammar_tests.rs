@@ -107,7 +107,7 @@ fn is_name(name: &str) -> bool {
 }
 
 #[test]
-fn validator_refuses_malformed_text() {
+fn openmetrics_validator_refuses_malformed_text() {
     let good = "# TYPE a counter\n# HELP a \\\"x\\\"\na_total{b=\"c\",d=\"\\\"}\"} 5\n# TYPE g gauge\ng{b=\"c\"} 1\ng{b=\"d\"} 1\n# EOF\n";
     assert_eq!((samples(good), samples("# EOF\n")), (Ok(3), Ok(0)));
     let wrong = [
