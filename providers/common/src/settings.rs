@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_or_absent_values_use_the_default() {
+    fn bad_or_absent_settings_use_the_default() {
         let bad = parse(&TABLE, "count=9001 order=a,a mode=ON", &none);
         assert_eq!((bad.number("count"), bad.order("order"), bad.word("mode")), (1_234, None, "on"));
         let absent = parse(&TABLE, "", &none);
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn order_refuses_unknown_and_repeated_words() {
+    fn order_setting_refuses_unknown_and_repeated_words() {
         let order = |text: &str| parse(&TABLE, &format!("order={text}"), &none).order("order");
         assert_eq!((order("c,a"), order("b")), (Some(vec!["c", "a"]), Some(vec!["b"])));
         for bad in ["", ",", "a,", "auto,a", "A", "a,b,a", "auto"] {

@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn concurrent_join_and_leave_do_not_interfere() {
+    fn concurrent_join_and_leave_of_shared_names_do_not_interfere() {
         let scratch = Scratch::new("race");
         let rounds = || {
             for round in 0..300 {

@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn concurrent_create_and_remove_do_not_interfere() {
+    fn concurrent_create_and_remove_of_a_base_directory_succeed() {
         let path = scratch("race");
         let base = BaseDir::as_default(&KIND, path.clone());
         let create_and_remove = || (0..2000).try_for_each(|_| base.create().map(|base| base.remove_if_empty()));

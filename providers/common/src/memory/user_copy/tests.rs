@@ -85,7 +85,7 @@ const BOTH: [Direction; 2] = [Direction::Read, Direction::Write];
 const LENGTHS: [usize; 6] = [64, PAGE + 2, 3 * PAGE, 8 * PAGE + 1, 17 * PAGE, 130 * PAGE];
 
 #[test]
-fn copies_bytes_in_both_directions() {
+fn user_copy_copies_bytes_in_both_directions() {
     for length in [0, 1, 2, 64, 4096, 5000, 16 << 10, 64 << 10, 512 << 10, 600_000] {
         for _ in 0..3 * MAX_KERNEL_COPIES {
             let memory = Mapping::new(length % 2 == 0);
