@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_features_have_limit_zero() {
+    fn missing_srqs_and_windows_have_limit_zero() {
         let device = ibv_device_attr { max_srq: 0, device_cap_flags: 0, max_sge: 100, ..device() };
         let limits = limits(&device, &port(), &settings("mlx5_0 1"));
         assert_eq!((limits.max_srqs, limits.max_rmrs, limits.max_dtos), (0, 0, 32768));

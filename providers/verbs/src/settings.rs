@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn each_variable_sets_its_field() {
+    fn each_verbs_variable_sets_its_field() {
         let all = [
             ("DAPL_VERBS_GID_INDEX", "3"),
             ("DAPL_MAX_INLINE", "0x40"),
@@ -458,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_values_use_the_defaults() {
+    fn invalid_verbs_settings_use_the_defaults() {
         let names = [
             "DAPL_VERBS_CM",
             "DAPL_VERBS_GID_INDEX",

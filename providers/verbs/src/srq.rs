@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn capacity_can_grow_and_shrink() {
+    fn srq_capacity_can_grow_and_shrink() {
         let mut slots = RecvSlots::new(1, 0);
         let first = slots.allocate(1, &[]).unwrap();
         slots.resize(2);

@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn records_give_gids_in_network_order() {
+    fn hosts_file_records_give_gids_in_network_order() {
         let text = b"192.0.2.1 0xfe80000000000000 0x0001730000003d11\n\
             \t2001:db8::1\t0XFE80000000000000  0x1   # the second port\r\n\
             two 0x1 0x2";

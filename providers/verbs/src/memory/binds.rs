@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_of_a_window_do_not_repeat() {
+    fn first_1000_keys_of_a_window_do_not_repeat() {
         let mut scene = Scene::new();
         let mut keys = std::collections::HashSet::new();
         for count in 1..=1000 {

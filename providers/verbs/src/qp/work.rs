@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn id_of_an_earlier_generation_is_not_found() {
+    fn work_id_of_an_earlier_generation_is_not_found() {
         let mut work = work(1);
         work.set_slot(5);
         let id = WorkId::pack(5, 0, 0);
