@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn job_is_either_claimed_or_withdrawn() {
+    fn copy_job_is_either_claimed_or_withdrawn() {
         let (receiver, sender) = control_lines();
         let (of_receiver, of_sender) =
             (CopyDelegation { local: &receiver, peer: &sender }, CopyDelegation { local: &sender, peer: &receiver });

@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_values_are_replaced_by_defaults() {
+    fn invalid_sm_settings_are_replaced_by_defaults() {
         let bad = SmSettings::from("", &|name| (name != "DAPL_DIR").then(|| "12x".to_string()));
         assert_eq!((bad.rma, bad.is_open, bad.spin), (RmaMethod::Auto, false, 150_000));
         assert_eq!((bad.alive.as_millis(), bad.silence.as_millis()), (5_000, 60_000));

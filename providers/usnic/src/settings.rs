@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn parameters_override_the_environment() {
+    fn usnic_ia_params_override_the_environment() {
         let env = |name: &str| match name {
             "DAPL_DIR" => Some("/env".to_owned()),
             "DAPL_USNIC_PORT" => Some("99".to_owned()),

@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn receives_and_waiters_are_served_in_order() {
+    fn srq_receives_and_waiters_are_served_in_order() {
         let (srq, _, _) = queue(3);
         let all = [(); 3].map(|()| Arc::new(FakeWaiter::default()));
         (1..=3).for_each(|cookie| srq.post_recv(&[], cookie).unwrap());
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn dropped_waiter_is_skipped() {
+    fn dropped_srq_waiter_is_skipped() {
         let (srq, _, _) = queue(3);
         let (gone, here) = (Arc::new(FakeWaiter::default()), Arc::new(FakeWaiter::default()));
         [&gone, &here].iter().for_each(|waits| srq.0.wait(&waiter(waits)));

@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn key_allows_its_range_only() {
+    fn region_key_allows_access_only_to_its_range() {
         let regions = Regions::new(1).unwrap();
         let key = regions.add(memory(100), ALL, 7).unwrap();
         let ok = |address, length| regions.acquire(key, 7, address, length, AccessRight::LocalWrite).is_ok();
@@ -466,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn removal_waits_for_copies() {
+    fn region_removal_waits_for_copies() {
         let regions = Regions::new(1).unwrap();
         let key = regions.add(memory(64), ALL, 1).unwrap();
         let hold = regions.acquire(key, 1, base(), 64, AccessRight::LocalRead).unwrap();

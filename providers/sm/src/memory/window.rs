@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn key_is_valid_from_its_bind_to_the_next() {
+    fn window_key_is_valid_from_its_bind_to_the_next() {
         let (window, regions, source) = window();
         let kept = Arc::new(());
         let reads = |key| regions.allows(key, PD, whole(), AccessRight::RemoteRead);
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn later_bind_supersedes_an_earlier_one() {
+    fn later_window_bind_supersedes_an_earlier_one() {
         let (window, regions, source) = window();
         let kept = Arc::new(());
         let (first, one) = window.post(wanted(source, &kept)).unwrap();

@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn fifo_is_refused_without_blocking() {
+    fn fifo_as_key_file_is_refused_without_blocking() {
         let path = std::env::temp_dir().join(format!("daplusnic-fifo-{}", std::process::id()));
         let text = path.to_str().unwrap();
         let (fifo, mode) = (rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR);

@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn key_allows_its_range_only() {
+    fn region_key_allows_access_only_to_its_range() {
         let regions = Regions::new(1);
         let key = regions.add(memory(100), ALL, 7).unwrap();
         let at = base();
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn removal_waits_for_copies_and_kernel_reads() {
+    fn region_removal_waits_for_copies_and_kernel_reads() {
         let regions = Regions::new(1);
         let mut guards = RegistrationGuards::default();
         for by_kernel in [false, true] {

@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn duplicates_do_not_change_the_delay_field() {
+    fn duplicates_do_not_change_the_ack_delay_field() {
         let mut clock = after(Arrival::Next, false, false);
         clock.record_arrival(START + 40 * MICROS, Arrival::Duplicate, false, false);
         assert_eq!(clock.ack_packet_sent(START + 45 * MICROS), 45);

@@ -122,7 +122,7 @@ mod tests {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
         #[test]
-        fn searches_agree_with_a_linear_search(
+        fn bit_searches_agree_with_a_linear_search(
             start: u32,
             set in prop::collection::vec(0..WINDOW, 0..40),
             from in 0..WINDOW,

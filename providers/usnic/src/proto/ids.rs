@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn freed_number_is_quarantined() {
+    fn freed_connection_number_is_quarantined() {
         let mut ids = Ids::new(3, 100);
         let first = ids.take(0).expect("a connection number is free");
         ids.free(first, 10);

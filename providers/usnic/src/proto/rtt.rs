@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn timeout_stays_within_its_bounds() {
+    fn probe_timeout_stays_within_its_bounds() {
         let near = rtt(&[(20 * MICROS, 0); 9]);
         assert_eq!((near.pto(0), near.pto(1), near.pto(3)), (MILLIS, 2 * MILLIS, 8 * MILLIS));
         assert_eq!((near.pto(40), near.pto(u32::MAX)), (2 * SECONDS, 2 * SECONDS));

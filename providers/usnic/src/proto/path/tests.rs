@@ -126,7 +126,7 @@ fn late_probe_ack_is_accepted_and_an_invalid_one_is_not() {
 }
 
 #[test]
-fn search_is_repeated_after_ten_minutes() {
+fn path_mtu_search_is_repeated_after_ten_minutes() {
     let (mut path, mut net) = (path(1500), Net::new(1400));
     net.until(&mut path, 60 * SECONDS);
     assert!(path.mtu() <= 1400);
@@ -154,7 +154,7 @@ fn probe_size_rejected_by_the_host_limits_the_path_mtu() {
 }
 
 #[test]
-fn black_hole_is_detected_and_search_restarts() {
+fn black_hole_is_detected_and_path_mtu_search_restarts() {
     for carries in [1172, 1200, 1300, 1422] {
         let (mut path, mut net) = (path(1500), Net::new(usize::MAX));
         net.until(&mut path, SECONDS);

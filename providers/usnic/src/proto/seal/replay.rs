@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn counters_do_not_wrap() {
+    fn counters_of_the_replay_window_do_not_wrap() {
         let mut window = ReplayWindow::new();
         assert!(try_take(&mut window, u64::MAX - 1));
         assert!(!window.is_new(u64::MAX) && !window.is_new(u64::MAX - 1) && window.is_new(u64::MAX - 2));
@@ -106,7 +106,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn window_matches_a_model_set(steps in prop::collection::vec(0..20_000u64, 1..400), start in 0..200_000u64) {
+        fn replay_window_matches_a_model_set(
+            steps in prop::collection::vec(0..20_000u64, 1..400),
+            start in 0..200_000u64,
+        ) {
             let (mut window, mut taken, mut highest) = (ReplayWindow::new(), HashSet::new(), None::<u64>);
             for (place, step) in steps.into_iter().enumerate() {
                 // Counters grow in small and in large steps, and sometimes decrease.

@@ -47,7 +47,7 @@ impl Path {
 }
 
 #[test]
-fn startup_ends_when_bandwidth_stays_the_same() {
+fn bbr_startup_ends_when_bandwidth_stays_the_same() {
     // Test cases A.1 and A.3.
     let mut path = Path::new();
     path.until(BbrState::Drain);
@@ -90,7 +90,7 @@ fn bandwidth_probe_goes_through_refill_up_down_and_cruise() {
 }
 
 #[test]
-fn loss_while_probing_bounds_inflight() {
+fn bbr_loss_while_probing_bounds_inflight() {
     // Test case A.21.
     let mut path = Path::new();
     path.until(BbrState::ProbeBwUp);
@@ -143,7 +143,7 @@ fn probe_rtt_reduces_the_window_and_keeps_the_bandwidth_estimate() {
 }
 
 #[test]
-fn probe_rtt_is_skipped_after_idle_time() {
+fn bbr_skips_probe_rtt_after_idle_time() {
     // Test case A.11.
     let mut path = Path::new();
     path.until(BbrState::ProbeBwCruise);
@@ -168,7 +168,7 @@ fn probe_rtt_is_skipped_after_idle_time() {
 }
 
 #[test]
-fn window_has_at_least_four_packets() {
+fn bbr_window_has_at_least_four_packets() {
     // Test case A.14.
     let mut path = Path::over(SimPath { rtt: MILLIS, link: 100_000, queue: 20_000, ..SimPath::default() });
     path.until(BbrState::ProbeBwCruise);
@@ -178,7 +178,7 @@ fn window_has_at_least_four_packets() {
 }
 
 #[test]
-fn spurious_loss_is_undone() {
+fn bbr_undoes_a_spurious_loss() {
     // Test case A.18.
     let mut path = Path::new();
     path.until(BbrState::ProbeBwUp);

@@ -366,7 +366,7 @@ fn only_packets_sent_once_give_rtt_samples() {
 }
 
 #[test]
-fn spurious_retransmission_raises_the_thresholds() {
+fn spurious_retransmission_raises_the_loss_thresholds() {
     let mut sender = Sender::with(0, 40);
     sender.now += TRIP;
     assert_eq!(sender.lost(0, &[(3, 6)]), 3);
@@ -403,7 +403,7 @@ fn early_acks_of_retransmissions_do_not_lengthen_the_rtt() {
 }
 
 #[test]
-fn thresholds_are_bounded_and_shrink_again() {
+fn loss_thresholds_are_bounded_and_shrink_again() {
     let mut sender = Sender::with(0, 0);
     let mut base = 0;
     for round in 0..20 {

@@ -219,7 +219,7 @@ fn lossy_path_has_few_spurious_retransmissions() {
 }
 
 #[test]
-fn thresholds_adapt_to_reordering() {
+fn loss_thresholds_adapt_to_reordering() {
     let conditions = NetworkConditions { reorders: 100, late: 60 * MICROS, ..NetworkConditions::default() };
     let world = through(conditions);
     let counters = world.flight.counters();
