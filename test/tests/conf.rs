@@ -45,7 +45,7 @@ fn accepted_with(text: &str) -> String {
 }
 
 #[test]
-fn a_record_has_eight_fields() {
+fn dat_conf_record_has_eight_fields() {
     let record =
         accepted("OpenIB-cma u1.2 nonthreadsafe default /usr/lib64/libdaplcma.so mv_dapl.1.2 \"ib0 0\" \"\"\n");
     assert_eq!(record.key, Key { name: b"OpenIB-cma".to_vec(), major: 1, minor: 2, thread_safe: false });
@@ -74,7 +74,7 @@ fn every_missing_field_is_named_at_the_end_of_the_line() {
 }
 
 #[test]
-fn names_have_at_most_255_bytes_and_may_be_empty() {
+fn ia_names_have_at_most_255_bytes_and_may_be_empty() {
     assert_eq!(accepted(&format!("\"\" u1.2 {OTHER_FIELDS}")).key.name, b"");
     assert_eq!(accepted(&format!("{} u1.2 {OTHER_FIELDS}", "n".repeat(255))).key.name.len(), 255);
     let said = dropped(&format!("  {} u1.2 {OTHER_FIELDS}", "n".repeat(256)));
@@ -82,7 +82,7 @@ fn names_have_at_most_255_bytes_and_may_be_empty() {
 }
 
 #[test]
-fn versions_have_digits_on_both_sides_of_one_dot() {
+fn api_versions_have_digits_on_both_sides_of_one_dot() {
     for (text, version) in [("u1.2", (1, 2)), ("u2.0", (2, 0)), ("u0.65535", (0, 65535)), ("u01.02", (1, 2))] {
         let key = accepted(&format!("a {text} {OTHER_FIELDS}")).key;
         assert_eq!((key.major, key.minor), version);

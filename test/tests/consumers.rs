@@ -123,7 +123,7 @@ fn one_shared_queue_receives_from_four_processes() {
 }
 
 #[test]
-fn windows_leak_no_memory() {
+fn memory_windows_leak_no_memory() {
     if let Some(finished) = under_valgrind("test/c/window.c", &[]) {
         finished.expect_success("window: OK, 20 rounds");
     }

@@ -161,7 +161,7 @@ fn dapltest_performance_reports_all_sizes_in_one_run() {
 }
 
 #[test]
-fn performance_test_stops_after_the_given_time() {
+fn dapltest_performance_test_stops_after_the_given_time() {
     for adapter in ADAPTERS {
         let environment = Environment::of(adapter);
         let server = environment.serve("");
@@ -337,7 +337,7 @@ fn a_killed_client_is_detected_and_the_server_continues() {
 }
 
 #[test]
-fn a_killed_server_is_detected() {
+fn dapltest_clients_detect_a_killed_server() {
     for adapter in ADAPTERS {
         let environment = Environment::of(adapter);
         let mut server = environment.serve("-d");

@@ -72,7 +72,7 @@ fn links_of_the_guide_have_existing_targets() {
 }
 
 #[test]
-fn the_summary_names_every_page_once() {
+fn summary_of_the_guide_names_every_page_once() {
     let summary = fs::read_to_string(workspace().join("docs/guide/src/SUMMARY.md")).unwrap();
     let mut named: Vec<&str> = links(&summary);
     named.sort_unstable();

@@ -314,8 +314,8 @@ fn access_to_a_dropped_window_breaks_the_connection() {
 }
 
 #[test]
-fn dropped_request_is_rejected() {
-    over_each("dropped_request_is_rejected", |adapter| {
+fn dropped_connection_request_is_rejected() {
+    over_each("dropped_connection_request_is_rejected", |adapter| {
         let pair = Pair::open(adapter);
         let request = pair.ask();
         assert!(request.private_data().unwrap().starts_with(b"hello"));

@@ -41,7 +41,7 @@ fn is_linear(name: &str, line: fn(usize) -> String, words: fn(usize) -> String) 
 }
 
 #[test]
-fn work_grows_linearly_with_the_lines_of_a_file() {
+fn libdat_work_grows_linearly_with_the_lines_of_a_file() {
     let other = |at| format!("n{at} u2.0 nonthreadsafe default libgone{at}.so.2 dapl.2.0 \"\" \"\"\n");
     is_linear("work-list", other, |_| String::new());
     let same = |_| "n u1.2 nonthreadsafe default libgone.so.1 dapl.1.2 \"\" \"\"\n".to_owned();
@@ -49,19 +49,19 @@ fn work_grows_linearly_with_the_lines_of_a_file() {
 }
 
 #[test]
-fn work_grows_linearly_with_the_opens_of_known_names() {
+fn libdat_work_grows_linearly_with_the_opens_of_known_names() {
     let line = |at| format!("n{at} u2.0 nonthreadsafe default libgone.so.2 dapl.2.0 \"\" \"\"\n");
     is_linear("work-known", line, |at| format!("open n{at} 1 2 0 "));
 }
 
 #[test]
-fn work_grows_linearly_with_the_opens_of_unknown_names() {
+fn libdat_work_grows_linearly_with_the_opens_of_unknown_names() {
     let line = |at| format!("n{at} u1.2 nonthreadsafe default libgone{at}.so.1 dapl.1.2 \"\" \"\"\n");
     is_linear("work-unknown", line, |at| format!("open x{at} 1 2 0 "));
 }
 
 #[test]
-fn work_grows_linearly_with_registrations() {
+fn libdat_work_grows_linearly_with_registrations() {
     let line = |at| format!("n{at} u1.2 nonthreadsafe default libgone.so.1 dapl.1.2 \"\" \"\"\n");
     is_linear("work-self", line, |at| format!("self s{at} 1 2 0 "));
     is_linear("work-remove", line, |at| format!("self s{at} 1 2 0 open y{at} 1 2 0 unself s{at} 1 2 0 "));

@@ -73,8 +73,8 @@ fn connect_to(pair: &Pair, srq: &Srq) -> (Ep, Ep) {
 }
 
 #[test]
-fn endpoints_share_receives() {
-    over_each("objects::endpoints_share_receives", |adapter| {
+fn endpoints_share_the_receives_of_an_srq() {
+    over_each("objects::endpoints_share_the_receives_of_an_srq", |adapter| {
         let pair = Pair::open(adapter);
         let srq = pair.pz.srq(8, 1).unwrap();
         let ids = [0, 1].map(|_| srq.recv(Buffer::new(&pair.pz, 16).unwrap(), ..).unwrap());

@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn no_case_name_occurs_twice() {
+    fn no_functional_case_name_occurs_twice() {
         let names: Vec<&str> = GROUPS.iter().flat_map(|(_, cases)| cases.iter().map(|(name, _)| *name)).collect();
         assert!(names.len() >= 40, "{}", names.len());
         let unique: std::collections::BTreeSet<&&str> = names.iter().collect();

@@ -241,7 +241,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn modules_load_after_their_dependencies() {
+    fn kernel_modules_load_after_their_dependencies() {
         let mut rules = String::from("kernel/a/rdma_rxe.ko: kernel/b/ib-core.ko kernel/c/crc32-pclmul.ko.xz\n");
         rules += "kernel/b/ib-core.ko: kernel/c/deep.ko\nkernel/c/deep.ko:\nkernel/c/crc32-pclmul.ko.xz:\n";
         let others = REQUIRED_MODULES.iter().filter(|name| !matches!(**name, "rdma_rxe" | "ib_core"));

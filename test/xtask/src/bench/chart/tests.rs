@@ -45,7 +45,7 @@ fn a_line_passes_through_its_points() {
 }
 
 #[test]
-fn values_without_a_logarithm_are_left_out() {
+fn chart_leaves_out_values_without_a_logarithm() {
     let odd = [(1.0, 0.0), (4.0, f64::NAN), (16.0, -1.0), (0.0, 1.0), (4.0, 2.0), (16.0, f64::INFINITY)];
     let svg = svg(&[panel(vec![line("odd", &odd), line("none", &[])])], "caption");
     assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");

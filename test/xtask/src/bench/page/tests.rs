@@ -260,7 +260,7 @@ fn bench_page_names_missing_results() {
 }
 
 #[test]
-fn result_file_without_a_field_is_rejected_with_its_file_name() {
+fn result_file_without_a_field_is_rejected_with_the_field_name() {
     let [sm, _, verbs] = files();
     parse(&sm).unwrap();
     for (lacks, reason) in [

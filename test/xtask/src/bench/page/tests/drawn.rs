@@ -149,7 +149,7 @@ fn all_charts_are_drawn_in_light_and_in_dark() {
 }
 
 #[test]
-fn missing_drawings_are_detected() {
+fn missing_drawings_of_a_chart_are_detected() {
     if !is_there() {
         return;
     }
