@@ -14,7 +14,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/consumers 9": cr_query_private_data_is_aligned_and_zero_padded,
         "spec/endpoints 13.12": private_data_is_absent_in_established_on_the_passive_side => pair(client_sends_48, server_takes_48),
         "spec/endpoints 8.3": private_data_is_absent_in_disconnect_events,
-        "spec/endpoints 9.3": private_data_is_copied_before_the_call_returns,
+        "spec/endpoints 9.3": private_data_of_a_connect_is_copied_before_the_call_returns,
         "spec/consumers 9": private_data_limit_is_at_least_48_bytes,
         "spec/endpoints 9.2": private_data_of_an_accept_of_the_maximum_length_arrives,
         "spec/endpoints 9.2": private_data_contains_no_bytes_of_an_earlier_connection,
@@ -91,7 +91,7 @@ fn private_data_is_absent_in_disconnect_events(ctx: &Ctx) {
     }
 }
 
-fn private_data_is_copied_before_the_call_returns(ctx: &Ctx) {
+fn private_data_of_a_connect_is_copied_before_the_call_returns(ctx: &Ctx) {
     let ia = ctx.ia();
     let (client, server) = (Conn::on(&ia), Conn::on(&ia));
     let (requests, _psp) = silent_listener(ctx, &ia, 0);

@@ -42,7 +42,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/registry 4.1": ia_open_and_close_succeed_a_hundred_times,
         "spec/registry 7.2": ia_handle_is_a_number_from_1_to_65535,
         "spec/registry 7.2": ia_handle_is_not_reused_immediately,
-        "spec/registry 7.2": ia_handle_maps_to_the_provider_pointer,
+        "spec/registry 7.2": dats_get_ia_handle_returns_the_provider_pointer_of_the_ia,
         "spec/registry 7.2": dats_get_ia_handle_accepts_a_provider_pointer,
         "spec/registry 7.2": dats_get_ia_handle_without_out_pointer_returns_invalid_arg2,
         "spec/registry 7.2": dats_get_ia_handle_of_an_invalid_handle_returns_invalid_handle_ia,
@@ -340,7 +340,7 @@ fn ia_handle_is_not_reused_immediately(ctx: &Ctx) {
     }
 }
 
-fn ia_handle_maps_to_the_provider_pointer(ctx: &Ctx) {
+fn dats_get_ia_handle_returns_the_provider_pointer_of_the_ia(ctx: &Ctx) {
     let ia = ctx.ia();
     let pointer: DAT_HANDLE = filled(|out| dats_get_ia_handle(ia.h(), out));
     assert!(
