@@ -1,8 +1,8 @@
 //! Loads provider libraries, checks them, and calls their `dat_provider_init` and `dat_provider_fini`.
 //!
 //! `registry` holds no lock while it loads, initialises or finalises a library, because a provider's init calls back
-//! into libdat. A library is never unmapped: the first word of a stale handle must stay readable, and a provider may
-//! have threads.
+//! into libdat. A library is never unmapped: libdat follows the first word of a stale handle to the provider's table,
+//! which is in the library, and a provider may have threads.
 //!
 //! Submodules: `found` (the file of a library name), `host` (C library calls), `other` (calls into the other libdat).
 

@@ -4,7 +4,8 @@
  * The first word of every DAT object is the address of its provider's table (DAT_PROVIDER, udat_redirection.h). The
  * DAT_* macros make the call that the dat_* function of the same name makes, without going through libdat.
  *
- * The macros are for code inside a provider. A program should call the functions, which check the handle.
+ * The macros are for code inside a provider. A program should call the functions, which check the handle. Only for a
+ * function that libdat2 does not export (see dat_rmr_create_for_ep in dat.h), a program has to use the macro.
  * The IA handle that libdat returns to a program is a number and not an object, so macros on an IA cannot be used with
  * it.
  *

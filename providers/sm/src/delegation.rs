@@ -1,9 +1,10 @@
 //! Copy delegation: the receiver of a long message delegates the copy of a part to the sender, so that two CPUs copy.
 //!
 //! The receiver publishes a job on its control page and copies another part. Then it withdraws the job. If the sender
-//! has not claimed the job by then, the receiver copies that part too. A concurrent claim and withdrawal always see
-//! each other: each process writes its word, executes a full barrier, then reads the other process's word. The sender
-//! reports a result after every claim, also if the job was withdrawn. This module does not copy, sleep or wake threads.
+//! has not claimed the job by then, the receiver copies that part too. At least one of a concurrent claim and withdrawal
+//! sees the other: each process writes its word, executes a full barrier, then reads the other process's word. The
+//! sender reports a result after every claim, also if the job was withdrawn. This module does not copy, sleep or wake
+//! threads.
 #![forbid(unsafe_code)]
 
 use dapl::runtime::sync::{Ordering, fence};

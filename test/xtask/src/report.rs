@@ -67,7 +67,8 @@ impl Report {
     }
 }
 
-/// Whether a filter selects a check: the filter is a part of the name, or begins with the name.
+/// Whether a filter selects a check: the filter is a part of the name, or is the name followed by `::` and a part of the
+/// check.
 fn is_part(filter: &str, name: &str) -> bool {
     name.contains(filter) || filter.strip_prefix(name).is_some_and(|rest| rest.starts_with("::"))
 }

@@ -433,8 +433,8 @@ impl Engine {
 
     /// Ends a connection or attempt whose peer has ended it, has exited, or was inactive for too long.
     fn end_attempt(&mut self, id: u32) {
-        // The acknowledgement may be lost or arrive later than the end. If the requester has marked the end on its
-        // control page, the connection was established, which implies the acknowledgement.
+        // The requester's acknowledgement of the accepting reply may be lost, or arrive after the end. If the requester
+        // has marked the end on its control page, it had established the connection, which implies the acknowledgement.
         if self.queue_pair_and_memory(id).is_some_and(|(_, link)| link.is_reset()) {
             self.step(id, MachineInput::Ack);
         }

@@ -61,7 +61,7 @@ fn sends_of_each_boundary_length_deliver_immediate_data() {
 }
 
 #[test]
-fn write_with_immediate_data_completes_a_receive_after_it_is_written() {
+fn write_with_immediate_data_is_written_before_its_receive_completes() {
     for bounce in [false, true] {
         let base = TestBase::new(&format!("write-immediate-{bounce}"));
         let (a, b) = (base.open(), base.open());

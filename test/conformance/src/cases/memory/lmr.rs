@@ -38,7 +38,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/consumers 19": lmr_20000_successive_registrations_succeed,
         "spec/consumers 19": lmr_successive_registrations_by_four_threads_succeed,
         "spec/events 8.2": lmr_query_returns_the_parameters_of_the_registration,
-        "spec/events 8.2": lmr_query_of_an_lmr_of_an_lmr_names_the_source,
+        "spec/events 8.2": lmr_query_of_an_lmr_made_from_an_lmr_returns_its_source,
         "spec/events 8.2": lmr_query_of_one_mask_bit_writes_its_field,
         "spec/events 8.2": lmr_query_refuses_a_bad_mask_and_a_null_record,
         "spec/events 8.2": lmr_query_and_free_refuse_handles_null_freed_or_of_another_kind,
@@ -310,7 +310,7 @@ fn lmr_query_returns_the_parameters_of_the_registration(ctx: &Ctx) {
     assert_eq!(param.mem_priv, DAT_MEM_PRIV_ALL_FLAG);
 }
 
-fn lmr_query_of_an_lmr_of_an_lmr_names_the_source(ctx: &Ctx) {
+fn lmr_query_of_an_lmr_made_from_an_lmr_returns_its_source(ctx: &Ctx) {
     let (ia, pz, buffer) = ia_pz_and_buffer(ctx);
     let source = LmrArgs::memory(buffer.pointer(), 9999).make(&ia, &pz);
     let made = LmrArgs::lmr(source.lmr.h()).make(&ia, &pz);
