@@ -1,8 +1,8 @@
 //! The C contract between a consumer, libdat and a provider: uDAPL 1.2 for Linux on LP64, and uDAPL 2.0 in [`v2`].
 //!
 //! This crate imports no other crate of the project and exports no symbol. (Every shared object that links a library
-//! crate would export its `#[no_mangle]` functions.) `test/tests/abi.rs` compares the numbers and layouts with recorded
-//! ones and with the C headers.
+//! crate would export its `#[no_mangle]` functions.) `test/tests/abi_rust.rs` compares the names, numbers and layouts of
+//! this crate with the recorded ABI. `test/tests/abi.rs` compares the C headers with it.
 //!
 //! Names are those of the DAT specification, in C style.
 #![no_std]

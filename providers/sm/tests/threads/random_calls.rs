@@ -20,7 +20,6 @@ const BUFFERS: usize = 1 << 14;
 /// Number of shared handles of each kind.
 const HANDLES: usize = 6;
 
-/// Kinds of handles.
 #[derive(Clone, Copy)]
 enum Kind {
     Pz,

@@ -1,7 +1,8 @@
 //! The jobs of the engine thread. Any thread may queue a job, and the engine thread executes it.
 //!
 //! The queue has no size limit, because few jobs are pending at a time: a completion queue adds at most one each time
-//! it is armed, and a connection adds jobs only for rare events.
+//! it is armed. A connection adds a wake-up if its next deadline moves forward while the engine sleeps, and other jobs
+//! only for rare events.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;

@@ -1,7 +1,8 @@
 //! BBR's model of the path: bandwidth, ack aggregation, and bounds set by congestion signals.
 //!
-//! Section numbers and names in comments are those of draft-ietf-ccwg-bbr-06. This file implements section 5.5, and the
-//! detection of a full pipe (5.3.1.2).
+//! Section numbers and names in comments are those of draft-ietf-ccwg-bbr-06. This file implements the bandwidth, ack
+//! aggregation and congestion signals of section 5.5 (5.5.5, 5.5.6, 5.5.9 to 5.5.11), and the detection of a full pipe
+//! (5.3.1.2). Rounds (5.5.1) are in `congestion::round`.
 
 use super::{BETA, Bbr, BbrState, INFINITY, INITIAL_PACKETS, LossEvent, Sample};
 use crate::proto::flight::LostPacket;
