@@ -130,6 +130,11 @@ impl CqCore {
         }
     }
 
+    #[cfg(test)]
+    pub(crate) fn has_connections(&self) -> bool {
+        !self.active.lock().conns.is_empty()
+    }
+
     /// Removes a connection from the list. Has no effect while another thread uses the list: a poll removes connections
     /// that have ended, and the other ones stay.
     pub(crate) fn remove_connection(&self, conn: &dyn PolledConnection) {

@@ -129,15 +129,16 @@ fn first_poll_begins_to_poll_a_new_connection_without_traffic() {
     let (a, b) = (base.open(), base.open());
     let [one, two] = [&a, &b].map(SleepingReceiver::new);
     connect(&a, &b, 0, &one.qp, &two.qp);
-    // If a poll came before the end of set-up, set-up itself would begin to poll the connection.
-    std::thread::sleep(Duration::from_millis(20));
+    let end = Instant::now() + Duration::from_secs(10);
     for side in [&one, &two] {
-        assert!(!side.qp.0.is_polled());
-        let end = Instant::now() + Duration::from_secs(10);
-        while !side.qp.0.is_polled() {
-            assert!(Instant::now() < end, "the connection is not polled");
-            assert_eq!(side.cq.poll(&mut [Completion::default()]), 0);
+        // The end of set-up. If a poll came before it, set-up itself would begin to poll the connection.
+        while !side.cq.0.has_connections() {
+            assert!(Instant::now() < end, "set-up does not add the connection to the list of polled ones");
+            std::thread::yield_now();
         }
+        assert!(!side.qp.0.is_polled());
+        assert_eq!(side.cq.poll(&mut [Completion::default()]), 0);
+        assert!(side.qp.0.is_polled());
     }
 }
 

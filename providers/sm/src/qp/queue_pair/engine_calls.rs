@@ -138,10 +138,14 @@ impl ConnectionHandler for QpCore {
                 return self.end_with_fault(fault);
             }
         }
+        self.serve();
         if let Some(me) = self.me.upgrade() {
             self.context.cqs().for_each(|cq| cq.add_new(me.clone()));
         }
-        self.serve();
+        // A thread may have begun to poll before the connection was in its list.
+        if self.has_poller() {
+            self.serve();
+        }
     }
 
     fn peer_ended(&self, link: &Arc<ConnectionMemory>) -> Option<bool> {
