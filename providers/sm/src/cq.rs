@@ -112,7 +112,7 @@ impl CqCore {
         self.ready.is_armed()
     }
 
-    /// Adds a connection with traffic to the list, so that polls of this queue make progress on it.
+    /// Adds a connection to the list, so that polls of this queue make progress on it.
     pub(crate) fn add_active(&self, conn: Arc<dyn PolledConnection>) {
         let mut active = self.active.lock();
         let known = active.conns.iter().any(|known| Arc::ptr_eq(&known.conn, &conn));
