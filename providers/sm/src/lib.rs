@@ -25,6 +25,7 @@ mod cq;
 mod delegation;
 mod device;
 mod dir;
+mod eager_claims;
 mod engine;
 mod memory;
 mod proto;

@@ -73,6 +73,7 @@ const SM: &[&[&str]] = &[
     &["memory/knem"],
     &["settings", "memory/backing", "memory/imports", "dir", "engine/wake", "cm/receive", "memory/regions", "qp/ring"],
     &["engine/wake_flags", "delegation", "cm/socket"],
+    &["eager_claims"],
     &["qp/link"],
     &["memory/kernel_copy", "memory/calibration"],
     &["qp/single_copy"],

@@ -42,9 +42,7 @@ impl WakeFlags {
         flags.store(epoch << EPOCH_SHIFT | want, Ordering::Relaxed);
         // Pairs with the fence in `must_wake`: either the peer sees the flag, or this process sees the data that the
         // peer published. With `membarrier`, this barrier replaces the fence in `must_wake`.
-        if membarrier {
-            barrier::on_all_cpus();
-        } else {
+        if !membarrier || !barrier::on_all_cpus() {
             fence(Ordering::SeqCst);
         }
     }
@@ -92,27 +90,26 @@ impl WakeFlags {
     }
 }
 
+/// The two halves of an asymmetric barrier: a rare one that interrupts other CPUs, and a frequent one without cost.
 #[cfg(not(loom))]
-mod barrier {
+pub(crate) mod barrier {
     use super::*;
 
-    /// Executes a full barrier on every CPU that runs a registered process.
-    pub(super) fn on_all_cpus() {
-        // The registration in `register_membarrier` has succeeded, so this call fails only if a system call filter was
-        // installed afterwards. A fence of the calling thread is the best substitute.
-        if rustix::thread::membarrier(MembarrierCommand::GlobalExpedited).is_err() {
-            fence(Ordering::SeqCst);
-        }
+    /// Executes a full barrier on every CPU that runs a registered process. Returns false if the kernel refuses it. The
+    /// registration in `register_membarrier` has succeeded, so the kernel refuses it only if a system call filter was
+    /// installed afterwards.
+    pub(crate) fn on_all_cpus() -> bool {
+        rustix::thread::membarrier(MembarrierCommand::GlobalExpedited).is_ok()
     }
 
-    #[inline]
-    pub(super) fn compiler_only() {
+    #[inline(always)]
+    pub(crate) fn compiler_only() {
         std::sync::atomic::compiler_fence(Ordering::SeqCst);
     }
 }
 
 #[cfg(loom)]
-use interleavings::kernel as barrier;
+pub(crate) use interleavings::kernel as barrier;
 
 #[cfg(all(test, not(loom)))]
 mod tests {
@@ -161,7 +158,7 @@ mod tests {
 /// before publishing, between publishing and the check of the flag, and after the check. The model does not check that
 /// `membarrier` works as documented, nor that the compiler keeps the order.
 #[cfg(all(test, loom))]
-mod interleavings {
+pub(crate) mod interleavings {
     use std::sync::Arc;
 
     use loom::sync::Condvar;
@@ -177,7 +174,7 @@ mod interleavings {
     const MESSAGES: u64 = 2;
 
     /// Model of `membarrier`, and of the CPU that it interrupts.
-    pub(super) mod kernel {
+    pub(crate) mod kernel {
         use super::*;
 
         loom::lazy_static! {
@@ -188,17 +185,18 @@ mod interleavings {
         /// switch is a barrier too.
         const GONE: u64 = u64::MAX;
 
-        pub(in super::super) fn on_all_cpus() {
+        pub(crate) fn on_all_cpus() -> bool {
             fence(Ordering::SeqCst);
             let sent = SENT.fetch_add(1, Ordering::AcqRel) + 1;
             while TAKEN.load(Ordering::Acquire) < sent {
                 thread::yield_now();
             }
             fence(Ordering::SeqCst);
+            true
         }
 
         /// Executes a requested barrier, between two steps of the publisher.
-        pub(in super::super) fn compiler_only() {
+        pub(crate) fn compiler_only() {
             let sent = SENT.load(Ordering::Acquire);
             if sent > TAKEN.load(Ordering::Relaxed) {
                 fence(Ordering::SeqCst);
@@ -206,7 +204,7 @@ mod interleavings {
             }
         }
 
-        pub(in super::super) fn leave() {
+        pub(crate) fn leave() {
             fence(Ordering::SeqCst);
             TAKEN.store(GONE, Ordering::Release);
         }

@@ -23,7 +23,8 @@ pub(crate) enum MessageKind {
     RmaWrite = 2,
     /// The sender's RMA buffer has space for a fragment. The target must copy its memory into that space.
     RmaRead = 3,
-    /// Response to an RMA fragment. `aux` is the line number of the fragment, the length field a status.
+    /// Response to an RMA fragment or an eager write. `aux` is the line number of the fragment, or the low half of the
+    /// number of the write's slot. The length field is a status.
     RmaAck = 4,
     /// Negative response to a send that could not be delivered. The length field is a status.
     SendNak = 5,
@@ -44,6 +45,9 @@ pub(crate) enum MessageKind {
     Atomic = 11,
     /// Response to an atomic operation. The length field is a status, the first word of the body the previous value.
     AtomicAck = 12,
+    /// An RDMA write that the target copies, unless the initiator reclaims it ([`EagerWrite`]). The payload follows the
+    /// body in the slot, or starts at line `aux` of the sender's RMA buffer. The length field is its length in bytes.
+    EagerWrite = 13,
 }
 
 /// A ring word: type, flags, length.
@@ -108,6 +112,7 @@ impl Header {
             10 => MessageKind::WriteImmediate,
             11 => MessageKind::Atomic,
             12 => MessageKind::AtomicAck,
+            13 => MessageKind::EagerWrite,
             _ => return None,
         };
         Some(Header {
@@ -219,6 +224,33 @@ impl AtomicRequest {
     }
 }
 
+/// Body of a slot that contains an eager write.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct EagerWrite {
+    /// Address at the target.
+    pub(crate) address: u64,
+    /// Remote key at the target.
+    pub(crate) key: u32,
+}
+
+impl EagerWrite {
+    pub(crate) const WORDS: usize = 2;
+    /// Number of bytes of the body. The payload follows if it is in the slot.
+    pub(crate) const BYTES: usize = Self::WORDS * 8;
+    /// Maximum number of payload bytes in the slot.
+    pub(crate) const INLINE: usize = INLINE - Self::BYTES;
+
+    #[cfg_attr(not(test), expect(dead_code, reason = "no initiator sends eager writes yet"))]
+    pub(crate) fn encode(&self) -> [u64; Self::WORDS] {
+        [self.address, u64::from(self.key)]
+    }
+
+    /// Decodes the body; `None` for a key of more than 32 bits.
+    pub(crate) fn decode([address, key]: [u64; Self::WORDS]) -> Option<Self> {
+        Some(EagerWrite { address, key: u32::try_from(key).ok()? })
+    }
+}
+
 /// A word in the FIFO of an IA: four bytes with its type and the receiver's id of the connection (docs/sm.md, FIFO).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum FifoWord {
@@ -326,6 +358,13 @@ mod tests {
                 assert_eq!(AtomicRequest::decode(words), None, "word {n}");
             }
         }
+    }
+
+    #[test]
+    fn eager_writes_round_trip_and_invalid_keys_are_not_decoded() {
+        let write = EagerWrite { address: u64::MAX, key: u32::MAX };
+        assert_eq!(EagerWrite::decode(write.encode()), Some(write));
+        assert_eq!(EagerWrite::decode([0, 1 << 32]), None);
     }
 
     #[test]

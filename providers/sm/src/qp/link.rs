@@ -2,8 +2,8 @@
 //!
 //! An area consists of a control page of 4,096 bytes, the rings and the message buffer. Each process writes only its
 //! own area, which the peer maps read-only. Both processes write both RMA buffers. The control page publishes the
-//! numbers of consumed slots, the wake-up flags, the keys of copies in progress, copy jobs (`delegation`), staging
-//! copies, the recall of rendezvous offers, a refused access of this process, and the end of the connection. It also
+//! numbers of consumed slots, the wake-up flags, the keys of copies in progress, copy jobs (`delegation`), claims of
+//! eager writes (`eager_claims`), staging copies, the recall of rendezvous offers, a refused access of this process, and the end of the connection. It also
 //! publishes whether this process can copy by cross-memory attach, and whether it supports extension operations.
 #![forbid(unsafe_code)]
 
@@ -20,6 +20,7 @@ use dapl_software::memory::rights::AccessRight;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::delegation::CopyDelegation;
+use crate::eager_claims::EagerClaims;
 use crate::engine::wake::{WakeResult, write_word};
 use crate::engine::wake_flags::WakeFlags;
 use crate::memory::imports::Imports;
@@ -42,7 +43,7 @@ const FETCH_ANNOUNCEMENT: usize = 392;
 const ENDED: usize = 512;
 const CAN_COPY: usize = 640;
 const RECALLED: usize = 648;
-// The module `delegation` uses offsets 768 to 1023.
+// The module `delegation` uses offsets 768 to 1023, `eager_claims` 1280 to 1311 and 1408 to 1415.
 const STAGED: usize = 1024;
 /// Offset of the word with the bits of the features that this process supports. It is written once. Versions of this
 /// library without extension operations leave it 0.
@@ -225,7 +226,11 @@ impl ConnectionMemory {
 
     /// Whether the peer supports the ring words of extension operations.
     pub(crate) fn has_extensions(&self) -> bool {
-        self.peer_side().is_some_and(|t| t.area.word(CAPABILITIES).load(Ordering::Relaxed) & EXTENSIONS != 0)
+        self.has_capability(EXTENSIONS)
+    }
+
+    fn has_capability(&self, feature: u64) -> bool {
+        self.peer_side().is_some_and(|t| t.area.word(CAPABILITIES).load(Ordering::Relaxed) & feature != 0)
     }
 
     /// Recalls the local rendezvous offers. Called before they are flushed, because the consumer may then reuse their
@@ -257,6 +262,12 @@ impl ConnectionMemory {
     /// Returns the words of copy jobs for long sends. `None` before the peer's segments are attached.
     pub(crate) fn copy_delegation(&self) -> Option<CopyDelegation<'_>> {
         Some(CopyDelegation { local: &self.area, peer: &self.peer_side()?.area })
+    }
+
+    /// Returns the words of claims of eager writes. `None` before the peer's segments are attached.
+    #[inline(always)]
+    pub(crate) fn eager_claims(&self) -> Option<EagerClaims<'_>> {
+        Some(EagerClaims { local: &self.area, peer: &self.peer_side()?.area })
     }
 
     /// Process id of the peer, for log messages; 0: not attached yet, or not visible in this pid namespace.

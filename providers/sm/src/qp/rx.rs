@@ -82,6 +82,8 @@ pub(crate) struct RxRings {
     /// Whether the next message waits for a receive. With a shared queue, the connection is then in that queue's list
     /// of waiters.
     waits_for_receive: bool,
+    /// Whether the next request is an eager write that the initiator has reclaimed and not copied yet.
+    waits_for_initiator: bool,
     /// Number of consumed requests that was last published to the peer.
     reported: u64,
 }
@@ -102,6 +104,7 @@ impl RxRings {
             tickets,
             staged,
             waits_for_receive: false,
+            waits_for_initiator: false,
             reported: 0,
             link,
         })
@@ -109,7 +112,16 @@ impl RxRings {
 
     /// Whether a pass would make progress.
     pub(crate) fn has_work(&self, receives: usize) -> bool {
-        self.requests.peek() != Peeked::Empty && !(self.waits_for_receive && receives == 0) && self.can_continue_fetch()
+        self.requests.peek() != Peeked::Empty
+            && !(self.waits_for_receive && receives == 0)
+            && self.can_continue_fetch()
+            && !self.must_wait_for_initiator()
+    }
+
+    /// Whether the next request is an eager write that the initiator is still copying.
+    fn must_wait_for_initiator(&self) -> bool {
+        let slot = self.requests.consumed();
+        self.waits_for_initiator && self.link.eager_claims().is_some_and(|claims| claims.is_pending(slot))
     }
 
     /// Whether the next message waits for a receive.
@@ -218,6 +230,7 @@ impl Rx {
                 MessageKind::RmaWrite | MessageKind::RmaRead => {
                     rings.process_fragment(context, header).inspect(|_| answered = true)
                 }
+                MessageKind::EagerWrite => rings.process_eager_write(context, header).inspect(|done| answered |= *done),
                 MessageKind::Offer => rings.fetch(context, &mut self.queue, &mut self.marks, header, &mut budget, out),
                 MessageKind::WriteImmediate => rings.notify(context, &mut self.queue, &mut self.marks, header, out),
                 MessageKind::Atomic => rings.execute(context).inspect(|_| answered = true),

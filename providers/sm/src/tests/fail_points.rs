@@ -58,6 +58,7 @@ pub(crate) enum Point {
     FragmentFilled,
     TargetHeld,
     TargetCopied,
+    EagerClaimed,
     // Points of the end of a connection, and of the removal of end point directories.
     MarkedEnded,
     Leaving,

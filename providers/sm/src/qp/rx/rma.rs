@@ -1,4 +1,4 @@
-//! RDMA operations of the peer whose bytes pass through the peer's RMA buffer: checks the access, copies between the
+//! RDMA operations of the peer whose bytes pass through the peer's ring or RMA buffer: checks the access, copies between the
 //! buffer and the registered memory, and sends the response (SM-20, SM-21).
 
 use std::sync::atomic::Ordering;
@@ -7,8 +7,9 @@ use dapl_software::memory::rights::AccessRight;
 use dapl_software::memory::user_copy;
 
 use super::RxRings;
+use crate::eager_claims::Claim;
 use crate::memory::regions::AccessTarget;
-use crate::proto::message::{Fragment, Header, LINE, MessageKind};
+use crate::proto::message::{EagerWrite, Fragment, Header, LINE, MessageKind};
 use crate::qp::context::{ConnectionFault, NAK_ACCESS, QpContext};
 
 impl RxRings {
@@ -32,14 +33,56 @@ impl RxRings {
             .bytes(line + LINE, length)
             .ok_or(ConnectionFault::InvalidData("a fragment outside its RMA buffer"))?;
         let right = AccessRight::remote(header.kind == MessageKind::RmaWrite);
-        let Fragment { key, address, .. } = fragment;
+        self.copy_for_peer(context, fragment, payload, right, fields.aux)
+    }
+
+    /// Processes an eager write: claims it, copies its payload to local memory, and sends the response. If the
+    /// initiator has reclaimed the write, waits until the initiator has copied it, and sends no response.
+    pub(super) fn process_eager_write(&mut self, context: &QpContext, header: Header) -> Result<bool, ConnectionFault> {
+        let (fields, slot) = (self.requests.fields(), self.requests.consumed());
+        context.watch.set_carried_ack(fields.ack);
+        let early = ConnectionFault::InvalidData("data before the set-up was complete");
+        let claim = self.link.eager_claims().ok_or(early)?.claim(slot);
+        self.waits_for_initiator = claim == Claim::Pending;
+        if claim != Claim::Granted {
+            return Ok(claim == Claim::Copied);
+        }
+        fail_point!(EagerClaimed);
+        let write = EagerWrite::decode(self.requests.payload_words());
+        let EagerWrite { address, key } =
+            write.ok_or(ConnectionFault::InvalidData("an eager write with an invalid key"))?;
+        let length = header.length as usize;
+        let payload = if header.inline {
+            (length <= EagerWrite::INLINE).then(|| self.requests.payload().wrapping_add(EagerWrite::BYTES))
+        } else {
+            let rma = &self.link.peer_side().ok_or(early)?.rma;
+            rma.bytes(fields.aux as usize * LINE, length).map(|bytes| bytes.cast_const())
+        };
+        let payload = payload
+            .filter(|_| length > 0)
+            .ok_or(ConnectionFault::InvalidData("an eager write outside its slot and its RMA buffer"))?;
+        let fragment = Fragment { key, length: header.length, address, origin: 0, cookie: 0 };
+        self.copy_for_peer(context, fragment, payload.cast_mut(), AccessRight::RemoteWrite, slot as u32)
+    }
+
+    /// Copies between registered memory and a buffer of the peer, and sends the response. `right`: the access that the
+    /// peer needs. `id`: identifies the operation in the response.
+    fn copy_for_peer(
+        &mut self,
+        context: &QpContext,
+        fragment: Fragment,
+        payload: *mut u8,
+        right: AccessRight,
+        id: u32,
+    ) -> Result<bool, ConnectionFault> {
+        let Fragment { key, address, length, .. } = fragment;
         let ids = (context.pd, context.domain.number());
-        let held = context.regions.acquire_for_peer(key, ids, address, length as u64, right);
+        let held = context.regions.acquire_for_peer(key, ids, address, length.into(), right);
         let is_copied = held.is_ok_and(|(_hold, address)| {
             fail_point!(TargetHeld);
-            let registration = || context.regions.registration(key);
-            // SAFETY: the bytes at `address` are in registered memory that `_hold` marks in use. The bytes at `payload`
-            // are in the peer's mapped RMA buffer, as was checked above.
+            let (length, registration) = (length as usize, || context.regions.registration(key));
+            // SAFETY: the bytes at `address` are in registered memory that `_hold` marks in use. The caller has checked
+            // that the bytes at `payload` are in the peer's slot or mapped RMA buffer; a slot is only read.
             unsafe {
                 match right {
                     AccessRight::RemoteWrite => user_copy::write(payload, address, length, registration),
@@ -49,7 +92,7 @@ impl RxRings {
         });
         let status = if is_copied { 0 } else { NAK_ACCESS };
         fail_point!(TargetCopied);
-        self.send_response(Header::plain(MessageKind::RmaAck, status), fields.aux)?;
+        self.send_response(Header::plain(MessageKind::RmaAck, status), id)?;
         // If the access was denied, the connection ends, and later requests are not executed.
         if status == 0 {
             return Ok(true);
@@ -57,7 +100,7 @@ impl RxRings {
         context.report_refused(
             None,
             context.regions.entry(key),
-            AccessTarget { key, pd: context.pd, address, length: length as u64, right },
+            AccessTarget { key, pd: context.pd, address, length: length.into(), right },
         );
         Err(ConnectionFault::Access)
     }
