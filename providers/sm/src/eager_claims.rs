@@ -92,7 +92,6 @@ impl EagerClaims<'_> {
 
     /// Reclaims the writes in the slots below `end` that the target has not claimed. The initiator must copy those from
     /// the result's `first` on, and then call `report_copied`. `last`: the previous result.
-    #[cfg_attr(not(test), expect(dead_code, reason = "no initiator reclaims yet"))]
     pub(crate) fn reclaim(&self, end: u64, last: LastReclaim) -> LastReclaim {
         self.local.word(RECLAIMED_OFFSET).store(end, Ordering::Relaxed);
         let first = if barrier::on_all_cpus() {
@@ -111,7 +110,6 @@ impl EagerClaims<'_> {
 
     /// Reports that the initiator has copied the reclaimed writes in the slots below `slot`. It leaves the other ones to
     /// the target.
-    #[cfg_attr(not(test), expect(dead_code, reason = "no initiator reclaims yet"))]
     pub(crate) fn report_copied(&self, slot: u64, last: LastReclaim) -> LastReclaim {
         // Release, for the Acquire in `decision`: the bytes were written before the target goes on to the next slot.
         self.local.word(COPIED_OFFSET).store(slot, Ordering::Release);

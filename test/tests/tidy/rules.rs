@@ -260,6 +260,7 @@ pub(crate) const UNSAFE_FILES: &[(&str, &str)] = &[
     ("providers/sm/src/qp/rx/fetch.rs", "copies off the stage, checked just above"),
     ("providers/sm/src/qp/rx/rma.rs", "copies between registered memory and the RMA buffer, both checked just above"),
     ("providers/sm/src/qp/single_copy.rs", "copies across, both sides checked just above"),
+    ("providers/sm/src/qp/tx/eager.rs", "copies between registered memory, slots and the RMA buffer"),
     ("providers/sm/src/qp/tx/offer.rs", "copies onto the stage, checked just above"),
     ("providers/sm/src/qp/tx/extensions.rs", "copies a value of its own"),
     ("providers/sm/src/qp/tx/responses.rs", "copies out of the RMA buffer, each range reserved before"),

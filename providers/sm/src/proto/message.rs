@@ -240,7 +240,6 @@ impl EagerWrite {
     /// Maximum number of payload bytes in the slot.
     pub(crate) const INLINE: usize = INLINE - Self::BYTES;
 
-    #[cfg_attr(not(test), expect(dead_code, reason = "no initiator sends eager writes yet"))]
     pub(crate) fn encode(&self) -> [u64; Self::WORDS] {
         [self.address, u64::from(self.key)]
     }

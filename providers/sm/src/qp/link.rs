@@ -54,6 +54,8 @@ const CAPABILITIES: usize = 1152;
 const REFUSED: usize = 1160;
 /// Feature bit of [`CAPABILITIES`]: ring words for immediate data, invalidation and atomic operations.
 const EXTENSIONS: u64 = 1;
+/// Feature bit of [`CAPABILITIES`]: eager writes.
+const EAGER_WRITES: u64 = 2;
 
 /// Access rights that the kinds of operation in [`REFUSED`] need. The first right belongs to kind 1.
 const REFUSED_RIGHTS: [AccessRight; 3] = [AccessRight::RemoteWrite, AccessRight::RemoteRead, AccessRight::RemoteAtomic];
@@ -188,7 +190,7 @@ impl ConnectionMemory {
     pub(crate) fn create(id: u32, conn: ConnId, geometry: Geometry) -> Result<(ConnectionMemory, [OwnedFd; 2])> {
         let (area, area_fd) = SharedMapping::create("dapl-sm-rings", geometry.area_len(), true)?;
         let (rma, rma_fd) = SharedMapping::create("dapl-sm-rma", geometry.rma_len(), false)?;
-        area.word(CAPABILITIES).store(EXTENSIONS, Ordering::Relaxed);
+        area.word(CAPABILITIES).store(EXTENSIONS | EAGER_WRITES, Ordering::Relaxed);
         let link = ConnectionMemory {
             id,
             conn,
@@ -227,6 +229,11 @@ impl ConnectionMemory {
     /// Whether the peer supports the ring words of extension operations.
     pub(crate) fn has_extensions(&self) -> bool {
         self.has_capability(EXTENSIONS)
+    }
+
+    /// Whether writes to the peer may be eager. Both processes must execute `membarrier`, because a claim has no fence.
+    pub(crate) fn has_eager_writes(&self) -> bool {
+        self.has_capability(EAGER_WRITES) && self.peer_side().is_some_and(|t| t.membarrier)
     }
 
     fn has_capability(&self, feature: u64) -> bool {

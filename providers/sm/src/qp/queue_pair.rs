@@ -200,9 +200,15 @@ impl QpCore {
         let rx = self.rx.lock();
         // The lock is held until the flags are set. Otherwise a concurrent post could change `needs_peer_progress`
         // without setting the flag for it.
-        let tx = self.tx.lock();
+        let mut tx = self.tx.lock();
         if rx.is_new() && tx.is_new() && self.has_preset_flags() {
             return false; // The flags are still set from set-up, so the peer's first message causes a wake-up.
+        }
+        // While no thread of this process polls, the target's program decides when it copies eager writes.
+        if let Err(fault) = tx.end_eager_writes(&self.context) {
+            drop((rx, tx));
+            self.end_with_fault(fault);
+            return false;
         }
         let wants_progress = tx.needs_peer_progress();
         if !self.set_flag(WAKE_ON_REQUESTS | if wants_progress { WAKE_ON_PROGRESS } else { 0 }) {

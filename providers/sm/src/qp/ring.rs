@@ -151,6 +151,11 @@ impl Writer {
         self.slots.bytes::<BODY>(self.next)
     }
 
+    /// Returns the address of the `INLINE` payload bytes of a published slot that the peer has not consumed.
+    pub(crate) fn payload_of(&self, index: u64) -> *const u8 {
+        self.slots.bytes::<BODY>(index)
+    }
+
     /// Returns the words and the index of the next slot. Fast paths call this before their stores to shared memory,
     /// because after a store the compiler has to load the fields of the writer again.
     #[inline(always)]

@@ -82,6 +82,25 @@ pub(crate) unsafe fn copy_announced(
     unsafe { copy_acquired(regions, peer, announcement, direction, &local, target, method) }
 }
 
+/// Copies a buffer of this process to the target by the kernel.
+///
+/// # Safety
+///
+/// As many bytes as the target has are readable at `from`.
+pub(crate) unsafe fn write_buffer(
+    regions: &Regions,
+    peer: &PeerEndpoint,
+    announcement: &AtomicU64,
+    from: *const u8,
+    target: &AccessTarget,
+) -> Result<(), CopyError> {
+    let local = Segment { key: 0, pad: 0, address: from.expose_provenance() as u64, length: target.length };
+    let (direction, method) = (Direction::Write, CopyMethod::Kernel);
+    // SAFETY: the bytes are not consumer memory, so no registration is needed. They are readable (# Safety), and a
+    // write only reads them.
+    unsafe { copy_acquired(regions, peer, announcement, direction, &local, target, method) }
+}
+
 /// Copies as [`copy`] does, without a check of the local segment.
 ///
 /// # Safety

@@ -59,6 +59,7 @@ pub(crate) enum Point {
     TargetHeld,
     TargetCopied,
     EagerClaimed,
+    EagerReclaimed,
     // Points of the end of a connection, and of the removal of end point directories.
     MarkedEnded,
     Leaving,

@@ -189,6 +189,14 @@ fn kill_during_rdma_by_shared_buffers_gives_one_event() {
 }
 
 #[test]
+fn kill_during_an_eager_write_gives_one_event() {
+    for point in [EagerClaimed, EagerReclaimed] {
+        dies_connecting(point, PASSES, &[]);
+        dies_listening(point, PASSES, &[]);
+    }
+}
+
+#[test]
 fn kill_during_disconnect_gives_one_event() {
     dies_as("parts", MarkedEnded, 0, &[]);
 }

@@ -269,11 +269,12 @@ impl Traffic {
     fn post(&self, remote: Remote, number: u64) {
         let (mr, memory) = &self.out;
         let send = Op::Send { solicited: false };
-        let (op, length, segments) = match number % 5 {
+        let (op, length, segments) = match number % 6 {
             0 => (send, 64, 1),
             1 => (send, FRAGMENTS_BYTES, SEGMENTS),
             2 => (Op::Write(remote), BIG_BYTES, 1),
             3 => (Op::Read(remote), BIG_BYTES, 1),
+            4 => (Op::Write(remote), 200, 1), // Eager if both processes poll.
             _ => (send, BIG_BYTES, 1),
         };
         let list: Vec<_> = memory[..length].chunks(length / segments).map(|part| segment(mr, part)).collect();

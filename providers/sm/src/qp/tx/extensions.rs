@@ -79,6 +79,7 @@ impl TxRings {
             && mapped.local_address(remote.address, ATOMIC_SIZE, true).is_some()
         {
             if !self.pending.is_empty() {
+                self.wait_for_eager_writes();
                 return IssueResult::Partial { published: false }; // The target must copy the fragments of earlier writes first.
             }
             let Some(peer_side) = self.link.peer_side() else { return IssueResult::Failed(Status::Transport) };

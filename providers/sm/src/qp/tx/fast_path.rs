@@ -19,6 +19,7 @@ use crate::cq::CompletionWriter;
 use crate::memory::cma::{self, Direction};
 use crate::memory::kernel_copy;
 use crate::memory::map::{RingSlots, SharedMapping};
+use crate::memory::mapped::PeerMapping;
 use crate::memory::regions::AccessTarget;
 use crate::proto::message::{Header, LINE, MessageKind};
 use crate::qp::context::QpContext;
@@ -50,6 +51,13 @@ impl QuickPostCredit {
             uses_membarrier,
             wait: AwaitedProgress::Other,
         }
+    }
+
+    /// Whether the peer has set its wake-up flag for requests, because no thread of its program polls.
+    #[inline(always)]
+    pub(super) fn peer_sleeps(&self) -> bool {
+        let [word] = self.wanted.words(0);
+        word.load(Ordering::Relaxed) & WAKE_ON_REQUESTS != 0
     }
 
     /// Uses a credit for a send that was posted by the general path or as a fragment.
@@ -254,11 +262,15 @@ impl Tx {
         if rings.quick.remaining == 0 || !is_short || !rings.pending.is_empty() {
             return false;
         }
-        if direction == Direction::Read && rings.most_reads(context) == 0
-            || !rings.copy_all(context, direction, remote, segment)
+        let mapped = rings.mapped(context, remote.key);
+        let is_eager = direction == Direction::Write && mapped.is_none() && rings.is_eager(remote.key, length);
+        if is_eager
+            || direction == Direction::Read && rings.most_reads(context) == 0
+            || !rings.copy_all(context, direction, remote, segment, mapped.as_deref())
         {
             return false;
         }
+        rings.eager.count_direct();
         if SUPPRESS && self.queue.is_empty() {
             return true; // The operation is complete, and nothing is reported.
         }
@@ -312,20 +324,25 @@ impl TxRings {
         // The compiler must not move the load of the flags before the publication. `wake_if_flagged` reads the flags
         // again.
         std::sync::atomic::compiler_fence(Ordering::SeqCst);
-        let [word] = self.quick.wanted.words(0);
-        if word.load(Ordering::Relaxed) & WAKE_ON_REQUESTS != 0 {
+        if self.quick.peer_sleeps() {
             self.link.wake_if_flagged(WAKE_ON_REQUESTS);
         }
     }
 
-    /// Copies a segment of at most `CHUNK` bytes. Returns false if no method can copy it, or if the copy has failed. A
+    /// Copies a segment of at most `CHUNK` bytes, through the mapping of the peer's memory if there is one. Returns false if no method can copy it, or if the copy has failed. A
     /// deregistration must wait for the caller's post.
     #[inline(always)]
-    fn copy_all(&mut self, context: &QpContext, direction: Direction, remote: Remote, segment: &Segment) -> bool {
-        let mapped = self.mapped(context, remote.key);
+    fn copy_all(
+        &self,
+        context: &QpContext,
+        direction: Direction,
+        remote: Remote,
+        segment: &Segment,
+        mapped: Option<&PeerMapping>,
+    ) -> bool {
         let Some(peer_side) = self.link.peer_side() else { return false };
         let Segment { length, .. } = *segment;
-        let method = match &mapped {
+        let method = match mapped {
             // If the range is outside of the mapping, the copy fails, and the general path selects another method.
             Some(mapped) => CopyMethod::Mapping(mapped),
             _ if kernel_copy::reaches(&peer_side.peer, remote.key) => CopyMethod::Kernel,

@@ -6,6 +6,7 @@
 //! fit in the ring wait in the request queue, so a full ring never ends the connection. The callers of all functions
 //! hold the lock of this direction.
 
+mod eager;
 mod extensions;
 mod fast_path;
 mod issue;
@@ -102,6 +103,7 @@ pub(crate) struct TxRings {
     /// Whether the peer supports extension operations.
     extensions: bool,
     mapped: rma::LastMapping,
+    eager: eager::EagerWrites,
     /// Whether the last pass ended with work that needs no progress of the peer: a copy has reached the byte limit of a
     /// pass, or a bind waits for copies that use the window.
     unfinished: bool,
@@ -136,6 +138,7 @@ impl TxRings {
             reads: 0,
             extensions: link.has_extensions(),
             mapped: rma::LastMapping::default(),
+            eager: eager::EagerWrites::new(link.has_eager_writes()),
             unfinished: false,
             link,
         })
@@ -230,7 +233,14 @@ impl Tx {
 
     fn run_pass(&mut self, context: &QpContext, out: &mut CompletionWriter<'_>) -> Result<bool, ConnectionFault> {
         self.read_peer_progress(context)?;
-        let published = self.start_requests(context);
+        if self.rings.as_ref().is_some_and(TxRings::has_late_eager_write) {
+            self.reclaim_eager_writes(context)?;
+        }
+        let mut published = self.start_requests(context);
+        if self.is_blocked_by_eager_writes() {
+            self.reclaim_eager_writes(context)?;
+            published |= self.start_requests(context);
+        }
         let retired = self.retire(context, out)?;
         self.publish(context, published);
         let helped = self.run_copy_job(context);
@@ -241,9 +251,13 @@ impl Tx {
     #[inline(always)]
     pub(crate) fn needs_pass(&self, context: &QpContext) -> bool {
         let is_waiting = self.draining || self.issued < self.queue.len() || self.has_retirable;
-        self.rings
-            .as_ref()
-            .is_some_and(|rings| is_waiting || rings.unfinished || rings.has_offers() || rings.has_work(context))
+        self.rings.as_ref().is_some_and(|rings| {
+            is_waiting
+                || rings.unfinished
+                || rings.has_offers()
+                || rings.has_work(context)
+                || rings.has_late_eager_write()
+        })
     }
 
     fn publish(&self, context: &QpContext, published: bool) {

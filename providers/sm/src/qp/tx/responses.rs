@@ -1,7 +1,7 @@
 //! Reads the progress that the peer reports to the sender: its count of consumed requests, and its responses to RMA
-//! fragments, atomic operations and sends.
+//! fragments, eager writes, atomic operations and sends.
 
-use dapl::provider::Status;
+use dapl::provider::{Remote, Status};
 use dapl_software::memory::scatter_gather::scatter;
 
 use super::Tx;
@@ -10,8 +10,9 @@ use crate::proto::message::{Header, LINE, MessageKind};
 use crate::qp::context::{ConnectionFault, NAK_ACCESS, NAK_SOURCE, QpContext};
 use crate::qp::ring::{Peeked, SlotFields};
 
-/// A fragment in the local RMA buffer, or an atomic operation, to which the target has not responded yet.
-#[derive(Debug)]
+/// A fragment in the local RMA buffer, an eager write, or an atomic operation, to which the target has not responded
+/// yet.
+#[derive(Clone, Copy, Debug)]
 pub(super) struct AwaitedResponse {
     /// Number of the request, counted from the start of the connection.
     pub(super) request: u64,
@@ -28,6 +29,27 @@ pub(super) enum AwaitedKind {
     Write,
     Read,
     Atomic,
+    /// An eager write in this slot. Its payload is in the slot (`is_inline`) or in the RMA buffer.
+    Eager {
+        slot: u64,
+        is_inline: bool,
+        remote: Remote,
+    },
+}
+
+impl AwaitedResponse {
+    /// Returns the slot of an eager write; `None` for other operations.
+    pub(super) fn eager_slot(&self) -> Option<u64> {
+        match self.kind {
+            AwaitedKind::Eager { slot, .. } => Some(slot),
+            _ => None,
+        }
+    }
+
+    /// Returns the number that identifies the operation in its response.
+    fn id(&self) -> u32 {
+        self.eager_slot().map_or(self.line, |slot| slot as u32)
+    }
 }
 
 /// The decoded fields of an entry in the peer's response ring.
@@ -94,29 +116,41 @@ impl Tx {
         }
     }
 
-    /// Handles the target's response to a fragment. Responses arrive in the order of the fragments.
-    fn handle_rma_response(&mut self, context: &QpContext, line: u32, status: u32) -> Result<(), ConnectionFault> {
+    /// Handles the target's response to a fragment or an eager write. Responses arrive in the order of the operations.
+    fn handle_rma_response(&mut self, context: &QpContext, id: u32, status: u32) -> Result<(), ConnectionFault> {
         let Some(rings) = self.rings.as_mut() else { return Ok(()) };
-        let Some(pending) = rings.pending.pop_front().filter(|p| p.line == line && p.kind != AwaitedKind::Atomic)
-        else {
+        let Some(part) = rings.pending.pop_front().filter(|p| p.id() == id && p.kind != AwaitedKind::Atomic) else {
             return Err(ConnectionFault::InvalidData("a response that matches no fragment in flight"));
         };
-        let index = usize::try_from(pending.request - rings.first).unwrap_or(usize::MAX);
+        if part.eager_slot().is_some() {
+            rings.eager.count_response();
+        }
+        rings.rma.release(part.mark);
+        self.finish_part(context, &part, if status == 0 { Ok(()) } else { Err(Status::RemoteAccess) })
+    }
+
+    /// Records that a fragment or an eager write of a request has ended. The request is complete after its last part.
+    pub(super) fn finish_part(
+        &mut self,
+        context: &QpContext,
+        part: &AwaitedResponse,
+        mut outcome: Result<(), Status>,
+    ) -> Result<(), ConnectionFault> {
+        let Some(rings) = self.rings.as_mut() else { return Ok(()) };
+        let index = usize::try_from(part.request - rings.first).unwrap_or(usize::MAX);
         let request = self.queue.get_mut(index).and_then(RequestEntry::request_mut);
         let Some(request) = request else {
             return Err(ConnectionFault::InvalidData("a response that matches no outstanding request"));
         };
-        let mut outcome = if status == 0 { Ok(()) } else { Err(Status::RemoteAccess) };
-        let is_read = pending.kind == AwaitedKind::Read;
+        let is_read = part.kind == AwaitedKind::Read;
         if is_read && outcome.is_ok() {
-            let from = rings.link.rma.bytes(line as usize * LINE + LINE, pending.length as usize);
+            let from = rings.link.rma.bytes(part.line as usize * LINE + LINE, part.length as usize);
             let from = from.ok_or(ConnectionFault::InvalidData("a fragment outside its RMA buffer"))?;
-            let (regions, length) = (&*context.regions, pending.length as usize);
-            // SAFETY: the `length` bytes are in the local RMA buffer, and reserved for this fragment.
-            outcome = unsafe { scatter(regions, context.pd, &request.segments, pending.offset, from, length) };
+            let (regions, length) = (&*context.regions, part.length as usize);
+            // SAFETY: the `length` bytes are in the local RMA buffer. No other operation has used them since.
+            outcome = unsafe { scatter(regions, context.pd, &request.segments, part.offset, from, length) };
         }
-        rings.rma.release(pending.mark);
-        request.answered += u64::from(pending.length);
+        request.answered += u64::from(part.length);
         match outcome {
             Err(status) => {
                 request.phase = RequestPhase::Failed(status);

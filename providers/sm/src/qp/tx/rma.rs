@@ -1,5 +1,5 @@
 //! RDMA operations. This process copies their data directly, by the kernel or through a mapping of the target's memory.
-//! If neither is possible, it sends fragments: the target copies between this process's RMA buffer and its own memory,
+//! Short writes may be eager (`eager`). If no other method is possible, it sends fragments: the target copies between this process's RMA buffer and its own memory,
 //! and responds. For a read, this process then copies the data out of the buffer (SM-17 to SM-22).
 
 use std::sync::atomic::Ordering;
@@ -68,6 +68,7 @@ impl TxRings {
             && mapped.local_address(remote.address, total, direction == Direction::Write).is_some()
         {
             if !self.pending.is_empty() {
+                self.wait_for_eager_writes();
                 return IssueResult::Partial { published: false };
             }
             self.mapped.request = Some(number);
@@ -77,7 +78,13 @@ impl TxRings {
                 Err(status) => IssueResult::Failed(status.unwrap_or(Status::RemoteAccess)),
             };
         }
+        if begins && direction == Direction::Write && self.is_eager(remote.key, total) {
+            return self.write_eagerly(context, request, number, remote);
+        }
         let by_kernel = self.link.peer_side().is_some_and(|t| kernel_copy::reaches(&t.peer, remote.key));
+        if by_kernel && begins && self.wait_for_eager_writes() {
+            return IssueResult::Partial { published: false };
+        }
         if by_kernel && request.issued == request.answered && self.pending.is_empty() {
             match self.copy_directly(context, request, remote, direction, CopyMethod::Kernel, budget) {
                 Ok(true) => return IssueResult::Complete { published: false },
@@ -173,6 +180,7 @@ impl TxRings {
         }
         self.unfinished = false;
         request.phase = RequestPhase::Done;
+        self.eager.count_direct();
         Ok(true)
     }
 

@@ -1,0 +1,255 @@
+//! Eager writes: short RDMA writes that the target copies, when its program polls. The payload is in the ring or in the
+//! RMA buffer. This takes a fraction of the time of a copy by the kernel.
+//!
+//! RDMA must not depend on the target's program. So if the target does not respond in time, or before this process
+//! stops polling, this process reclaims the writes and copies them by the kernel (`eager_claims`). Reclaims are slow,
+//! so the next writes of the connection are then not eager.
+
+use std::time::{Duration, Instant};
+
+use dapl::provider::{Remote, Status};
+use dapl_software::memory::rights::AccessRight;
+use dapl_software::memory::scatter_gather::gather;
+
+use super::request::{IssueResult, RequestPhase, WorkRequest};
+use super::responses::{AwaitedKind, AwaitedResponse};
+use super::{Tx, TxRings};
+use crate::eager_claims::LastReclaim;
+use crate::memory::cma::CopyError;
+use crate::memory::kernel_copy;
+use crate::memory::regions::AccessTarget;
+use crate::proto::message::{EagerWrite, Header, LINE, MessageKind};
+use crate::qp::context::{ConnectionFault, QpContext};
+use crate::qp::link::WAKE_ON_REQUESTS;
+use crate::qp::ring::SlotFields;
+use crate::qp::single_copy;
+
+/// Maximum length of an eager write in bytes.
+const MAX_BYTES: u64 = 4096;
+/// Time without a response after which writes are reclaimed. A target that polls responds within 1 us, and a reclaim
+/// takes 5 us.
+const RECLAIM_AFTER: Duration = Duration::from_micros(10);
+/// Number of writes after a reclaim that are not eager. Doubles with each reclaim, up to `MAX_PAUSE`.
+const MIN_PAUSE: u32 = 256;
+const MAX_PAUSE: u32 = 1 << 16;
+
+/// State of the eager writes of a connection.
+#[derive(Debug)]
+pub(super) struct EagerWrites {
+    is_supported: bool,
+    /// Number of eager writes to which the target has not responded. Their entries come first in `TxRings::pending`.
+    outstanding: usize,
+    /// When the target last responded to an eager write, or when the oldest outstanding write was published.
+    last_progress: Instant,
+    /// Number of the next writes that are not eager.
+    pause: u32,
+    /// Value of `pause` after the next reclaim.
+    next_pause: u32,
+    last_reclaim: LastReclaim,
+    /// Whether a request waits until no eager write is outstanding.
+    is_blocking: bool,
+}
+
+impl EagerWrites {
+    pub(super) fn new(is_supported: bool) -> Self {
+        EagerWrites {
+            is_supported,
+            outstanding: 0,
+            last_progress: Instant::now(),
+            pause: 0,
+            next_pause: MIN_PAUSE,
+            last_reclaim: LastReclaim::default(),
+            is_blocking: false,
+        }
+    }
+
+    /// Called when the target has responded to the oldest eager write.
+    pub(super) fn count_response(&mut self) {
+        self.outstanding -= 1;
+        self.last_progress = Instant::now();
+        self.next_pause = self.next_pause.saturating_sub(1).max(MIN_PAUSE);
+    }
+
+    /// Called after a write that was not eager.
+    #[inline(always)]
+    pub(super) fn count_direct(&mut self) {
+        self.pause = self.pause.saturating_sub(1);
+    }
+}
+
+impl TxRings {
+    /// Whether a write of this length is sent as an eager write: both processes poll, a reclaim is possible, and there
+    /// is space. The memory of the target is not mapped in this process.
+    #[inline]
+    pub(super) fn is_eager(&self, key: u32, length: u64) -> bool {
+        let eager = &self.eager;
+        length <= MAX_BYTES
+            && eager.is_supported
+            && eager.pause == 0
+            // Responses arrive in order, and a reclaim must not let a write overtake earlier operations.
+            && eager.outstanding == self.pending.len()
+            && !self.quick.peer_sleeps()
+            && !self.link.has_wake_flags(WAKE_ON_REQUESTS)
+            && self.can_reclaim(key)
+            && !self.requests.is_full()
+    }
+
+    /// Whether this process can copy to the peer's memory by the kernel. Without `auto`, `rma` selects the methods, and
+    /// no write is eager.
+    fn can_reclaim(&self, key: u32) -> bool {
+        self.link.peer_side().is_some_and(|side| side.peer.imports.is_some() && kernel_copy::reaches(&side.peer, key))
+    }
+
+    /// Publishes an eager write.
+    pub(super) fn write_eagerly(
+        &mut self,
+        context: &QpContext,
+        request: &mut WorkRequest,
+        number: u64,
+        remote: Remote,
+    ) -> IssueResult {
+        let (slot, length) = (self.requests.next(), request.segments.total() as usize);
+        let most = self.link.peer_side().map_or(0, |side| side.geometry.max_fragments()) as usize;
+        if self.pending.len() >= most {
+            return IssueResult::Partial { published: false };
+        }
+        let is_inline = length <= EagerWrite::INLINE;
+        let (line, mark) = match self.rma.find_space(if is_inline { 0 } else { length.div_ceil(LINE) }) {
+            Some(space) => space,
+            None => return IssueResult::Partial { published: false },
+        };
+        let to = if is_inline {
+            Some(self.requests.payload().wrapping_add(EagerWrite::BYTES))
+        } else {
+            self.link.rma.bytes(line as usize * LINE, length)
+        };
+        let Some(to) = to else { return IssueResult::Failed(Status::LocalEp) };
+        // SAFETY: the `length` bytes are in the next slot, or in free lines of the local RMA buffer. The peer reads
+        // neither before the slot is published.
+        if let Err(status) = unsafe { gather(&*context.regions, context.pd, &request.segments, 0, to, length) } {
+            return IssueResult::Failed(status);
+        }
+        self.rma.reserve_found(mark);
+        let [address, key] = EagerWrite { address: remote.address, key: remote.key }.encode();
+        self.requests.store_word(0, key);
+        let header = Header { inline: is_inline, ..Header::plain(MessageKind::EagerWrite, length as u32) };
+        let payload = SlotFields { aux: line, total: Some(address), ..self.payload(context) };
+        self.requests.push(header, &payload);
+        let (offset, length, kind) = (0, length as u32, AwaitedKind::Eager { slot, is_inline, remote });
+        self.pending.push_back(AwaitedResponse { request: number, line, mark, offset, length, kind });
+        if self.eager.outstanding == 0 {
+            self.eager.last_progress = Instant::now();
+        }
+        self.eager.outstanding += 1;
+        request.issued = length.into();
+        request.phase = RequestPhase::Sent(u64::MAX); // The request is complete when the target has responded.
+        IssueResult::Complete { published: true }
+    }
+
+    /// Records that the next request waits until all eager writes are complete, because it must not overtake them.
+    /// Returns whether any is outstanding, and no fragment or atomic operation.
+    pub(super) fn wait_for_eager_writes(&mut self) -> bool {
+        let waits = self.eager.outstanding > 0 && self.eager.outstanding == self.pending.len();
+        self.eager.is_blocking |= waits;
+        waits
+    }
+
+    /// Whether any outstanding eager write can be reclaimed. After a reclaim the target has claimed those that are left.
+    fn has_reclaimable(&self) -> bool {
+        let last = self.eager.outstanding.checked_sub(1).and_then(|index| self.pending.get(index));
+        last.is_some_and(|last| {
+            let AwaitedKind::Eager { slot, remote, .. } = last.kind else { return false };
+            slot >= self.eager.last_reclaim.end && self.can_reclaim(remote.key)
+        })
+    }
+
+    /// Whether the target has not responded to eager writes in time.
+    pub(super) fn has_late_eager_write(&self) -> bool {
+        self.eager.outstanding > 0 && self.has_reclaimable() && self.eager.last_progress.elapsed() > RECLAIM_AFTER
+    }
+
+    /// Copies the payload of a reclaimed write to the target.
+    fn copy_reclaimed(&self, context: &QpContext, write: &AwaitedResponse) -> Result<(), CopyError> {
+        let (Some(side), AwaitedKind::Eager { slot, is_inline, remote }) = (self.link.peer_side(), write.kind) else {
+            return Err(CopyError::PeerExited);
+        };
+        let from = if is_inline {
+            self.requests.payload_of(slot).wrapping_add(EagerWrite::BYTES)
+        } else {
+            let from = self.link.rma.bytes(write.line as usize * LINE, write.length as usize);
+            from.ok_or(CopyError::LocalMemory)?.cast_const()
+        };
+        let (right, length) = (AccessRight::RemoteWrite, u64::from(write.length));
+        let target = AccessTarget { key: remote.key, pd: side.pd, address: remote.address, length, right };
+        // SAFETY: the bytes are in the slot or in the RMA buffer of this connection. Both stay mapped, and this process
+        // reuses them only after the write is complete.
+        unsafe { single_copy::write_buffer(&context.regions, &side.peer, self.link.announcement(), from, &target) }
+    }
+
+    /// Removes a reclaimed write from the outstanding ones. `index`: its index in `pending`.
+    fn remove_reclaimed(&mut self, index: usize) {
+        let Some(write) = self.pending.remove(index) else { return };
+        self.eager.outstanding -= 1;
+        // Lines are released in order: after the target has responded to the earlier writes.
+        match index.checked_sub(1).and_then(|before| self.pending.get_mut(before)) {
+            Some(before) => before.mark = before.mark.max(write.mark),
+            None => self.rma.release(write.mark),
+        }
+    }
+}
+
+impl Tx {
+    /// Completes the outstanding eager writes, except those that the target has claimed. Called before no thread of this
+    /// process polls.
+    pub(crate) fn end_eager_writes(&mut self, context: &QpContext) -> Result<(), ConnectionFault> {
+        if self.stopped {
+            return Ok(());
+        }
+        self.reclaim_eager_writes(context).inspect_err(|_| self.stopped = true)
+    }
+
+    /// Whether a request waits for outstanding eager writes that can be reclaimed. Clears the record of this wait.
+    pub(super) fn is_blocked_by_eager_writes(&mut self) -> bool {
+        self.rings.as_mut().is_some_and(|rings| std::mem::take(&mut rings.eager.is_blocking) && rings.has_reclaimable())
+    }
+
+    /// Reclaims the outstanding eager writes that the target has not claimed, and copies them. A write that fails ends
+    /// the reclaim: the connection ends when the failure is reported.
+    pub(super) fn reclaim_eager_writes(&mut self, context: &QpContext) -> Result<(), ConnectionFault> {
+        let Some(rings) = self.rings.as_mut().filter(|rings| rings.has_reclaimable()) else { return Ok(()) };
+        let Some(claims) = rings.link.eager_claims() else { return Ok(()) };
+        let last = claims.reclaim(rings.requests.next(), rings.eager.last_reclaim);
+        fail_point!(EagerReclaimed);
+        rings.eager.last_reclaim = last;
+        let is_claimed = |write: &&AwaitedResponse| write.eager_slot().is_some_and(|slot| slot < last.first);
+        let first = rings.pending.iter().take_while(is_claimed).count();
+        let mut copied = last.end;
+        while let Some(rings) = self.rings.as_mut()
+            && let Some(write) = rings.pending.get(first).copied()
+            && let Some(slot) = write.eager_slot()
+        {
+            let outcome = match rings.copy_reclaimed(context, &write) {
+                // The target must copy this write and the later ones.
+                Err(CopyError::Denied) => {
+                    copied = slot;
+                    break;
+                }
+                outcome => outcome.map_err(|error| error.status().unwrap_or(Status::Transport)),
+            };
+            rings.remove_reclaimed(first);
+            self.finish_part(context, &write, outcome)?;
+            self.has_retirable = true;
+            if outcome.is_err() {
+                return Ok(());
+            }
+        }
+        let Some(rings) = self.rings.as_mut() else { return Ok(()) };
+        if let Some(claims) = rings.link.eager_claims() {
+            rings.eager.last_reclaim = claims.report_copied(copied, last);
+        }
+        rings.eager.pause = rings.eager.next_pause;
+        rings.eager.next_pause = (2 * rings.eager.next_pause).min(MAX_PAUSE);
+        rings.link.wake_if_flagged(WAKE_ON_REQUESTS);
+        Ok(())
+    }
+}
