@@ -126,6 +126,16 @@ impl QpCore {
     }
 
     #[cfg(test)]
+    pub(crate) fn resume_eager_writes(&self) {
+        self.tx.lock().resume_eager_writes();
+    }
+
+    #[cfg(test)]
+    pub(crate) fn reclaim_eager_writes(&self) {
+        self.tx.lock().end_eager_writes(&self.context).unwrap();
+    }
+
+    #[cfg(test)]
     pub(crate) fn staging_requests(&self) -> u64 {
         self.rx.lock().staging_requests()
     }

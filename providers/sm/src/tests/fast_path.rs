@@ -14,18 +14,18 @@ use crate::proto::message::INLINE;
 const LENGTH: usize = 16 << 12;
 
 /// Two connected queue pairs, and their memory.
-struct ConnectedPair {
+pub(super) struct ConnectedPair {
     /// The first member, because it must be dropped before the IAs.
-    qps: (Qp, Qp),
-    sides: [Side; 2],
-    local_memory: Vec<u8>,
-    remote_memory: &'static [u8],
+    pub(super) qps: (Qp, Qp),
+    pub(super) sides: [Side; 2],
+    pub(super) local_memory: Vec<u8>,
+    pub(super) remote_memory: &'static [u8],
     mrs: (Mr, Mr),
     _base: TestBase,
 }
 
 impl ConnectedPair {
-    fn new(name: &str, is_shared: bool) -> Self {
+    pub(super) fn new(name: &str, is_shared: bool) -> Self {
         let base = TestBase::new(name);
         let sides = [base.open(), base.open()];
         let qps = connected(&sides[0], &sides[1], 7, 1);
@@ -37,11 +37,11 @@ impl ConnectedPair {
         ConnectedPair { qps, sides, local_memory, remote_memory, mrs, _base: base }
     }
 
-    fn remote(&self, offset: usize) -> Remote {
+    pub(super) fn remote(&self, offset: usize) -> Remote {
         Remote { key: self.mrs.1.remote_key(), address: self.remote_memory.as_ptr() as u64 + offset as u64 }
     }
 
-    fn local(&self, offset: usize, length: usize) -> Segment {
+    pub(super) fn local(&self, offset: usize, length: usize) -> Segment {
         segment(&self.mrs.0, &self.local_memory[offset..offset + length])
     }
 
@@ -82,7 +82,7 @@ impl ConnectedPair {
         self.expect(99, Status::Success, 8);
     }
 
-    fn expect(&self, cookie: u64, status: Status, bytes: u64) {
+    pub(super) fn expect(&self, cookie: u64, status: Status, bytes: u64) {
         let found = self.sides[0].completion();
         assert_eq!((found.token.cookie, found.status, found.bytes), (cookie, status, bytes));
     }

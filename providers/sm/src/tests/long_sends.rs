@@ -13,19 +13,19 @@ use crate::qp::link::{ConnectionMemory, PeerEndpoint, WAKE_ON_PROGRESS, WAKE_ON_
 
 const MIB: usize = 1 << 20;
 /// Number of allowed copies that no test reaches.
-const PLENTY: u32 = 1 << 30;
+pub(super) const PLENTY: u32 = 1 << 30;
 
 pub(super) fn send(qp: &Qp, segments: &[Segment], cookie: u64) {
     qp.post_send(&wr(Op::Send { solicited: false }, segments, cookie)).unwrap();
 }
 
 /// Lets the next `copies` copies of the queue pair by the kernel succeed, and later copies fail.
-fn allow(qp: &Qp, copies: u32) {
+pub(super) fn allow(qp: &Qp, copies: u32) {
     qp.0.link().unwrap().peer_side().unwrap().peer.allowed.store(copies, Relaxed);
 }
 
 /// Number of copies by the kernel that the queue pair has made since `allow(PLENTY)`.
-fn copies(qp: &Qp) -> u32 {
+pub(super) fn copies(qp: &Qp) -> u32 {
     PLENTY - qp.0.link().unwrap().peer_side().unwrap().peer.allowed.load(Relaxed)
 }
 

@@ -1,8 +1,8 @@
 //! Tests of the provider through its interface to dapl: two IAs in one process, with a sink that records events.
 //!
 //! In most files both peers are correct. Malicious peers are in the files of invalid data, invalid offers and changing
-//! tables, and in single tests of `exports`, `extensions`, `fifo` and `long_sends`. Some files use a second process
-//! (`other_process`): it is hostile in `hostile_processes`, and it ends or stops in `killed_processes`,
+//! tables, and in single tests of `eager_writes`, `exports`, `extensions`, `fifo` and `long_sends`. Some files use a
+//! second process (`other_process`): it is hostile in `hostile_processes`, and it ends or stops in `killed_processes`,
 //! `stopped_processes` and `copies_of_killed_peers`, mostly at one of the `fail_points`. `sleeping_receivers` sleeps
 //! and wakes many times; `knem` uses a fake device. All tests run without libdat and without dapl's objects.
 
@@ -10,6 +10,7 @@ mod base_directory;
 mod changing_tables;
 mod connection_ends;
 mod copies_of_killed_peers;
+mod eager_writes;
 mod exports;
 mod extensions;
 pub(crate) mod fail_points;

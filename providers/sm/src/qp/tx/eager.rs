@@ -199,6 +199,12 @@ impl TxRings {
 }
 
 impl Tx {
+    /// For tests: ends the pause of eager writes.
+    #[cfg(test)]
+    pub(crate) fn resume_eager_writes(&mut self) {
+        self.rings.iter_mut().for_each(|rings| rings.eager.pause = 0);
+    }
+
     /// Completes the outstanding eager writes, except those that the target has claimed. Called before no thread of this
     /// process polls.
     pub(crate) fn end_eager_writes(&mut self, context: &QpContext) -> Result<(), ConnectionFault> {
