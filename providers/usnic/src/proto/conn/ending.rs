@@ -8,6 +8,7 @@
 use dapl::provider::{ConnectionEvent, Status};
 
 use super::Conn;
+use super::requests::PayloadOwner;
 use super::transmit::ControlPacket;
 use super::types::{ConnCallbacks, OutgoingPacket, Payload, PostedData, SourceAddress, UnsentPacket};
 use super::write::outgoing;
@@ -247,8 +248,7 @@ impl<D: PostedData> Conn<D> {
             Refusal::Access | Refusal::Source => Status::RemoteAccess,
             Refusal::Receive | Refusal::Invalid => Status::RemoteResponder,
         };
-        let refused = self.requests.of_packet(psn).or(self.requests.queue.first());
-        if let Some(slot) = refused {
+        if let Some(slot) = self.refused_request(psn).or(self.requests.queue.first()) {
             // Earlier requests can no longer complete, so they are flushed.
             while let Some(first) = self.requests.queue.first().filter(|first| *first != slot) {
                 self.complete(first, Status::Flushed, host);
@@ -259,6 +259,13 @@ impl<D: PostedData> Conn<D> {
             self.complete(slot, status, host);
         }
         self.reset_after_failure(host);
+    }
+
+    /// Returns the slot of the active request to which the packet with this PSN belongs. A packet that is refused on
+    /// arrival is never acked. A read or atomic operation can be refused later, after its packet was acked.
+    fn refused_request(&self, psn: Psn) -> Option<u32> {
+        let unacked = self.flight.data(psn).filter(|sent| sent.what == PayloadOwner::Request).map(|sent| sent.slot);
+        unacked.or_else(|| self.requests.answered_request_of(psn))
     }
 
     fn complete(&mut self, slot: u32, status: Status, host: &mut impl ConnCallbacks<D>) {

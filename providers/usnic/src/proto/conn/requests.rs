@@ -61,8 +61,8 @@ pub(super) struct PostedRequest<Q> {
     sent_bytes: u32,
     /// Number of packets that were sent and not acked.
     unacked: u32,
-    /// PSNs of the first and of the last packet sent so far. A withdrawn packet that was sent again is not included.
-    packets: Option<(Psn, Psn)>,
+    /// For a read or atomic operation that was sent, the PSN of its packet.
+    psn: Option<Psn>,
     /// For a read or atomic operation, the byte ranges of the response that have arrived.
     received: Ranges,
     /// For a read or atomic operation, whether any packet of the response has arrived.
@@ -181,7 +181,7 @@ impl<Q: Default> SendQueue<Q> {
         let (_, request) = self.queue.push()?;
         request.received.clear();
         (request.work, request.length, request.fence) = (work, length, fence);
-        (request.phase, request.packets, request.answered) = (SendPhase::Segmenting, None, false);
+        (request.phase, request.psn, request.answered) = (SendPhase::Segmenting, None, false);
         (request.id, request.sent_bytes, request.unacked) = (0, 0, 0);
         Some(&mut request.driver_data)
     }
@@ -203,7 +203,7 @@ impl<Q: Default> SendQueue<Q> {
         self.numbers.sends = id.wrapping_add(1);
         self.latest = Some(psn);
         (request.work, request.length, request.fence) = (Operation::Send { solicited: false }, length, false);
-        (request.phase, request.packets, request.answered) = (SendPhase::Out, Some((psn, psn)), false);
+        (request.phase, request.psn, request.answered) = (SendPhase::Out, None, false);
         (request.id, request.sent_bytes, request.unacked) = (id, length, 1);
         Some((slot, id, &mut request.driver_data))
     }
@@ -291,8 +291,7 @@ impl<Q: Default> SendQueue<Q> {
         let Some(request) = self.queue.get_mut(sent.slot) else { return };
         request.sent_bytes += sent.length;
         request.unacked += 1;
-        let first = request.packets.map_or(psn, |(first, _)| first);
-        request.packets = Some((first, psn));
+        request.psn = request.work.is_answered().then_some(psn);
         let is_all = request.sent_bytes == request.length || request.work.is_answered();
         if is_all && request.phase == SendPhase::Segmenting {
             request.phase = SendPhase::Out;
@@ -362,12 +361,9 @@ impl<Q: Default> SendQueue<Q> {
         self.queue.remove(slot).map(|request| (&mut request.driver_data, outcome))
     }
 
-    /// Returns the slot of the first active request whose first and last packet enclose this PSN.
-    pub(super) fn of_packet(&self, psn: Psn) -> Option<u32> {
-        self.queue.active().find(|slot| {
-            let packets = self.queue.get(*slot).and_then(|request| request.packets);
-            packets.is_some_and(|(first, last)| !psn.is_before(first) && !last.is_before(psn))
-        })
+    /// Returns the slot of the active read or atomic operation whose packet had this PSN.
+    pub(super) fn answered_request_of(&self, psn: Psn) -> Option<u32> {
+        self.queue.active().find(|slot| self.queue.get(*slot).is_some_and(|request| request.psn == Some(psn)))
     }
 }
 

@@ -311,6 +311,12 @@ impl<T: Copy> UnackedPackets<T> {
         }
     }
 
+    /// Returns the retransmission data of an unacked packet.
+    pub(crate) fn data(&self, psn: Psn) -> Option<&T> {
+        let is_unacked = matches!(self.state(psn), PsnState::InFlight | PsnState::Lost);
+        is_unacked.then(|| &self.ring.slot(psn).what)
+    }
+
     /// Replaces the retransmission data of a packet. Has no effect if the packet is acked, or was never sent.
     pub(crate) fn replace_data(&mut self, psn: Psn, what: T) {
         if matches!(self.state(psn), PsnState::InFlight | PsnState::Lost) {

@@ -151,6 +151,26 @@ fn send_without_shared_receive_is_withdrawn_without_timeout() {
     }
 }
 
+/// The peer accepts the second transmission of a withdrawn send, but refuses it because it is longer than the receive.
+/// The packets of a later write were sent before and after this transmission.
+#[test]
+fn refusal_of_a_withdrawn_send_fails_this_send() {
+    let config = ConnConfig { shared: true, ..PairConfig::default().config };
+    let mut pair = ConnPair::new(&PairConfig { config, memory: 1 << 20, ..PairConfig::default() });
+    pair.share(Endpoint::B, 0, 10);
+    pair.write(Endpoint::A, 0, 10, 0);
+    pair.until("the round trip is known", |pair| pair.a.host.requests.len() == 1);
+    pair.pass(MILLIS);
+    pair.b.host.shared.clear();
+    let send = pair.send(Endpoint::A, 0, 10);
+    let write = pair.write(Endpoint::A, 0, 500_000, 0);
+    pair.until("the send is withdrawn", |pair| pair.a.conn.counters().withdrawn_sends == 1);
+    pair.share(Endpoint::B, 0, 5);
+    pair.until("the end", |pair| !pair.a.events.is_empty());
+    let ends: Vec<_> = pair.a.host.requests[1..].iter().map(|done| (done.id, done.status)).collect();
+    assert_eq!(ends, [(send, Status::RemoteResponder), (write, Status::Flushed)]);
+}
+
 /// An ack that arrives late must not decrease the credit limit that a newer ack has advertised.
 #[test]
 fn credit_limit_of_a_late_old_ack_withdraws_no_send() {
