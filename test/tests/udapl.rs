@@ -242,7 +242,7 @@ fn completions_return_the_buffers_of_messages_reads_and_writes() {
 fn buffer_of_a_refused_post_is_returned() {
     over_each("buffer_of_a_refused_post_is_returned", |adapter| {
         let pair = Pair::open(adapter);
-        let spec = EpSpec { max_recvs: 2, ..EpSpec::new(&pair.events) };
+        let spec = EpSpec { max_recvs: Some(2), ..EpSpec::new(&pair.events) };
         let ep = pair.pz.ep_with(&spec).unwrap();
         let refused = (0..10_000)
             .find_map(|_| ep.recv(pair.buffer(b"mine"), ..).err())

@@ -17,6 +17,9 @@ use crate::ia::{Attribute, named};
 use crate::owned::{EpId, EpInner, Handle, Pz, PzInner};
 use crate::srq::Srq;
 
+/// Maximum number of posted receives of an endpoint without a shared receive queue, if none is given.
+const MAX_RECVS: DAT_COUNT = 16;
+
 /// Attributes for [`Pz::ep_with`](crate::Pz::ep_with): event queues, limits on transfers, and a shared receive queue.
 #[derive(Clone)]
 pub struct EpSpec<'e> {
@@ -27,9 +30,9 @@ pub struct EpSpec<'e> {
     pub request: &'e Evd,
     /// Queue for connection events; it needs [`Streams::CONNECTION`](crate::Streams::CONNECTION).
     pub connect: &'e Evd,
-    /// Maximum number of posted receives. With a shared receive queue it is the hard high watermark: the connection
-    /// ends if more receives that the endpoint has taken from the queue are outstanding.
-    pub max_recvs: u32,
+    /// Maximum number of posted receives. `None`: 16. With a shared receive queue it is the hard high watermark: the
+    /// connection ends if more receives that the endpoint has taken from the queue are outstanding. `None`: no limit.
+    pub max_recvs: Option<u32>,
     /// Maximum number of posted sends, reads and writes.
     pub max_requests: u32,
     /// Maximum number of outstanding RDMA reads that the endpoint issues. `None`: the adapter's maximum.
@@ -44,13 +47,14 @@ pub struct EpSpec<'e> {
 }
 
 impl<'e> EpSpec<'e> {
-    /// Attributes with one queue for all events, 16 receives, 16 requests, and 4 buffers per transfer.
+    /// Attributes with one queue for all events, 16 requests, 4 buffers per transfer, and 16 receives. If `srq` is set
+    /// afterwards, the number of receives is not limited.
     pub fn new(events: &'e Evd) -> Self {
         EpSpec {
             recv: events,
             request: events,
             connect: events,
-            max_recvs: 16,
+            max_recvs: None,
             max_requests: 16,
             max_reads: None,
             max_reads_answered: None,
@@ -85,8 +89,8 @@ pub struct EpInfo {
     /// The peer's address, if it is an IP address. `None` before a connect or an accept.
     pub remote: Option<Address>,
     /// Maximum number of posted receives; with a shared receive queue the hard high watermark, as
-    /// [`EpSpec::max_recvs`].
-    pub max_recvs: u32,
+    /// [`EpSpec::max_recvs`]. `None`: no limit.
+    pub max_recvs: Option<u32>,
     /// Maximum number of posted sends, reads and writes.
     pub max_requests: u32,
     /// Maximum number of buffers per transfer.
@@ -196,7 +200,7 @@ impl Ep {
         Ok(EpInfo {
             local,
             remote,
-            max_recvs: count(param.ep_attr.max_recv_dtos),
+            max_recvs: u32::try_from(param.ep_attr.max_recv_dtos).ok(),
             max_requests: count(param.ep_attr.max_request_dtos),
             max_segments: count(param.ep_attr.max_request_iov),
         })
@@ -324,7 +328,11 @@ fn attributes(pz: &PzInner, spec: &EpSpec<'_>) -> Result<DAT_EP_ATTR> {
         qos: DAT_QOS_BEST_EFFORT,
         recv_completion_flags: DAT_COMPLETION_DEFAULT_FLAG,
         request_completion_flags: DAT_COMPLETION_DEFAULT_FLAG,
-        max_recv_dtos: count("receives", spec.max_recvs)?,
+        max_recv_dtos: match spec.max_recvs {
+            Some(max) => count("receives", max)?,
+            None if spec.srq.is_some() => DAT_HW_DEFAULT,
+            None => MAX_RECVS,
+        },
         max_request_dtos: count("requests", spec.max_requests)?,
         max_recv_iov: segments,
         max_request_iov: segments,
