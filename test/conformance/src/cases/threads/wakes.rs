@@ -28,7 +28,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 3.6": threads_agent_posting_to_another_evd_loses_no_event,
         "spec/events 3.2": threads_replacing_an_agent_cause_at_most_one_call_per_arming,
         "spec/events 3.6": threads_agent_is_called_for_completions => pair(client_sends_one_by_one, server_takes_in_an_agent).limit(40),
-        "spec/events 3.4": threads_freeing_a_cno_with_an_evd_and_a_waiter_are_refused,
+        "spec/events 3.4": threads_freeing_a_cno_are_refused_during_its_use_then_succeed_once,
         "spec/events 2.5": threads_interrupting_waits_lose_no_event => local(threads_interrupting_waits_lose_no_event).limit(40),
         "spec/consumers 15": threads_cancelling_waits_lose_no_event => local(threads_cancelling_waits_lose_no_event).limit(40),
     ]
@@ -416,17 +416,32 @@ fn take_and_post(evd: Handle, ep: Handle, taken: &Mutex<u64>) {
     }
 }
 
-fn threads_freeing_a_cno_with_an_evd_and_a_waiter_are_refused(ctx: &Ctx) {
+/// The CNO is first used by a waiter only, then by an EVD only, then by neither.
+fn threads_freeing_a_cno_are_refused_during_its_use_then_succeed_once(ctx: &Ctx) {
     let ia = ctx.ia();
     for _ in 0..50 {
         let cno = ia.cno();
+        let free_is_refused = || {
+            run_threads(2, |_| refused(dat_cno_free(cno.h()), DAT_INVALID_STATE, DAT_INVALID_STATE_CNO_IN_USE));
+        };
+        let waiter = cno_waiter(cno.h(), DAT_TIMEOUT_INFINITE).asleep();
+        free_is_refused();
+        assert!(!waiter.is_back(), "the wait has returned without an event");
         let evd = ia.evd_on(&cno, 8, DAT_EVD_SOFTWARE_FLAG);
-        let waiter = cno_waiter(cno.h(), DAT_TIMEOUT_INFINITE);
-        refused(dat_cno_free(cno.h()), DAT_INVALID_STATE, DAT_INVALID_STATE_CNO_IN_USE);
         evd.post(1);
-        let (code, named) = waiter.join();
-        ok(code);
-        assert!(named.h() == evd.h());
+        assert_eq!(waiter.join(), (DAT_SUCCESS, Handle::of(evd.h())));
+        free_is_refused();
+        evd.free();
+        let cno = Handle::of(cno.leak());
+        let freed = AtomicUsize::new(0);
+        run_threads(2, |_| {
+            let code = dat_cno_free(cno.h());
+            if code != DAT_SUCCESS {
+                refused(code, DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_CNO);
+            }
+            freed.fetch_add((code == DAT_SUCCESS).into(), Ordering::Relaxed);
+        });
+        assert_eq!(freed.into_inner(), 1, "not exactly one thread freed the CNO");
     }
 }
 
