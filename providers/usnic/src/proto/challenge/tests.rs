@@ -268,6 +268,32 @@ fn timeout_needs_port_unreachable_reports_for_three_challenges() {
     );
 }
 
+/// Hosts limit the rate of their reports. A report shortens the interval after its challenge to the minimum, and each
+/// challenge without a report doubles the next interval, up to the interval without reports.
+#[test]
+fn challenge_interval_doubles_for_each_challenge_without_a_report() {
+    let near = rtt(MILLIS);
+    for (reported, wanted) in [
+        (&[1][..], [100, 100, 200, 400, 800, 1000, 1000]),
+        (&[1, 4][..], [100, 100, 200, 100, 400, 800, 1000]),
+        (&[][..], [1000; 7]),
+    ] {
+        let mut peer = PeerPath::new(&terms(), 0, INTERVAL, 100 * GIVE_UP);
+        let mut sent = Vec::new();
+        for number in 1..=8 {
+            let now = peer.deadline().expect("a challenge is pending");
+            assert_eq!(peer.on_time(now), PeerTimeout::Nothing);
+            next_challenge(&mut peer, now).expect("a challenge is due");
+            sent.push(now);
+            if reported.contains(&number) {
+                peer.port_closed(now, &near);
+            }
+        }
+        let intervals: Vec<_> = sent.windows(2).map(|pair| (pair[1] - pair[0]) / MILLIS).collect();
+        assert_eq!(intervals, wanted, "reports after the challenges {reported:?}");
+    }
+}
+
 #[test]
 fn forged_messages_cause_at_most_ten_challenges_a_second() {
     let mut peer = peer();
