@@ -99,9 +99,15 @@ static int next(DAT_EVENT *event, DAT_TIMEOUT timeout)
     return 1;
 }
 
-/* Makes the endpoint ready to connect: ends the connection, resets the endpoint, then dequeues all events and rejects
- * the requests among them. Events that arrive before the connection has ended are dropped; a client whose request is
- * dropped times out and connects again. */
+/* Drops an event of a connection that ends. Rejects a connection request, because the server accepts one client at a
+ * time; a rejected client retries. */
+static void discard(const DAT_EVENT *event)
+{
+    if (event->event_number == DAT_CONNECTION_REQUEST_EVENT)
+        dat_cr_reject(event->event_data.cr_arrival_event_data.cr_handle);
+}
+
+/* Makes the endpoint ready to connect: ends the connection, resets the endpoint, then discards all queued events. */
 static void reset(void)
 {
     DAT_EVENT event;
@@ -112,13 +118,13 @@ static void reset(void)
     if (state != DAT_EP_STATE_UNCONNECTED && state != DAT_EP_STATE_DISCONNECTED)
         ok("dat_ep_disconnect", dat_ep_disconnect(ep, DAT_CLOSE_ABRUPT_FLAG));
     while (state != DAT_EP_STATE_UNCONNECTED && state != DAT_EP_STATE_DISCONNECTED) {
-        next(&event, ANSWER_US);
+        if (next(&event, ANSWER_US))
+            discard(&event);
         ok("dat_ep_get_status", dat_ep_get_status(ep, &state, &recv_idle, &request_idle));
     }
     ok("dat_ep_reset", dat_ep_reset(ep));
     while (dat_evd_dequeue(evd, &event) == DAT_SUCCESS)
-        if (event.event_number == DAT_CONNECTION_REQUEST_EVENT)
-            dat_cr_reject(event.event_data.cr_arrival_event_data.cr_handle);
+        discard(&event);
 }
 
 static void connect_to(const char *address, DAT_CONN_QUAL qualifier)
@@ -214,8 +220,7 @@ static int server(DAT_CONN_QUAL qualifier)
             if (!next(&event, DAT_TIMEOUT_INFINITE) || event.event_number == DAT_CONNECTION_EVENT_ESTABLISHED)
                 continue;
             if (event.event_number == DAT_CONNECTION_REQUEST_EVENT) {
-                /* The server accepts one client at a time. A rejected client retries. */
-                dat_cr_reject(event.event_data.cr_arrival_event_data.cr_handle);
+                discard(&event);
                 continue;
             }
             is_up = event.event_number == DAT_DTO_COMPLETION_EVENT && done->status == DAT_DTO_SUCCESS;
