@@ -46,8 +46,8 @@ pub enum Error {
     /// The address family or type of a communicator is not supported. DAT 1.2 has no code for this.
     #[error("address family or type of the communicator is not supported")]
     CommNotSupported,
-    /// A length is invalid: a registration of 0 bytes.
-    #[error("a length is invalid, or exceeds a limit or a buffer")]
+    /// The length of a memory registration is 0.
+    #[error("a memory registration of 0 bytes; register 1 byte or more")]
     Length,
     /// The provider does not support this optional part of DAT.
     #[error("the provider does not support this part of DAT")]
