@@ -28,7 +28,7 @@ impl Extent {
             Extent::Operations(0) => Err("-i 0: at least 1 iteration is needed".to_owned()),
             Extent::Operations(_) => Ok(()),
             Extent::Time(time) if (MIN_TIME..=MAX_TIME).contains(&time) => Ok(()),
-            Extent::Time(time) => Err(format!("a duration of {time:?} is outside of 1ms to 24h")),
+            Extent::Time(time) => Err(format!("--duration {time:?}: a duration is 1ms to 24h")),
         }
     }
 }
@@ -161,14 +161,20 @@ mod tests {
         assert_eq!(read, [10_000, 10_000, 500, 120_000, 86_400_000]);
         for text in ["0", "0s", "0ms", "25h", "", "s", "1.5s", "-1s", "10 s", "1d", "99999999999999999999s"] {
             let refused = duration(text).unwrap_err();
-            assert!(refused.contains("1ms to 24h"), "{text}: {refused}");
+            assert!(refused.starts_with("--duration ") && refused.contains("1ms to 24h"), "{text}: {refused}");
         }
     }
 
     #[test]
     fn test_extent_of_zero_or_above_the_maximum_time_is_refused() {
-        assert!(Extent::Operations(0).check().is_err() && Extent::Time(Duration::ZERO).check().is_err());
-        assert!(Extent::Time(MAX_TIME + MIN_TIME).check().is_err());
+        for (extent, option) in [
+            (Extent::Operations(0), "-i "),
+            (Extent::Time(Duration::ZERO), "--duration "),
+            (Extent::Time(MAX_TIME + MIN_TIME), "--duration "),
+        ] {
+            let refused = extent.check().unwrap_err();
+            assert!(refused.starts_with(option), "{extent:?}: {refused}");
+        }
         assert_eq!(Extent::Time(Duration::from_secs(10)).to_string(), "for 10s");
     }
 }
