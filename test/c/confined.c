@@ -12,7 +12,8 @@
  *   readonly=DIR   DIR is mounted read-only
  *   hidden=DIR     an empty file system of 4 KiB is mounted on DIR
  *
- * Exits with status 77 if this system does not permit a step; otherwise with the status of the program.
+ * Exits with status 77 if this system does not permit a step, and with status 2 if a step is unknown or has no valid
+ * value; otherwise with the status of the program.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
@@ -105,7 +106,6 @@ static void own_mounts(void)
 static void small(char *directory)
 {
     char options[64], *size = strrchr(directory, ':');
-    must(size != NULL, "small: expected DIR:SIZE");
     *size++ = 0;
     own_mounts();
     snprintf(options, sizeof options, "size=%s,mode=700", size);
@@ -149,11 +149,35 @@ static void one_processor(void)
     must(sched_setaffinity(0, sizeof one, &one) == 0, "sched_setaffinity");
 }
 
+static void invalid(const char *step)
+{
+    fprintf(stderr,
+            "confined: invalid step \"%s\"; the steps are nocma, files=N, cpu, user, pid, small=DIR:SIZE, full=DIR, "
+            "readonly=DIR and hidden=DIR\n",
+            step);
+    exit(2);
+}
+
+/* Returns the text after "NAME=", or NULL if this is another step. */
+static char *value_of(char *step, const char *name)
+{
+    size_t length = strlen(name);
+    return !strncmp(step, name, length) && step[length] == '=' && step[length + 1] ? step + length + 1 : NULL;
+}
+
+static void limit_files(const char *step, const char *value)
+{
+    char *end;
+    rlim_t files = strtoul(value, &end, 10);
+    if (*end)
+        invalid(step);
+    struct rlimit limit = {files, files};
+    must(setrlimit(RLIMIT_NOFILE, &limit) == 0, "setrlimit(RLIMIT_NOFILE)");
+}
+
 static void confine(char *step)
 {
-    char *value = strchr(step, '=');
-    if (value)
-        *value++ = 0;
+    char *value;
     if (!strcmp(step, "nocma"))
         refuse_copies();
     else if (!strcmp(step, "cpu"))
@@ -162,21 +186,18 @@ static void confine(char *step)
         own_users();
     else if (!strcmp(step, "pid"))
         own_pids();
-    else if (value && !strcmp(step, "files")) {
-        struct rlimit limit = {strtoul(value, NULL, 10), strtoul(value, NULL, 10)};
-        must(setrlimit(RLIMIT_NOFILE, &limit) == 0, "setrlimit(RLIMIT_NOFILE)");
-    } else if (value && !strcmp(step, "small"))
+    else if ((value = value_of(step, "files")))
+        limit_files(step, value);
+    else if ((value = value_of(step, "small")) && strchr(value, ':'))
         small(value);
-    else if (value && !strcmp(step, "full"))
+    else if ((value = value_of(step, "full")))
         fill(value);
-    else if (value && !strcmp(step, "readonly"))
+    else if ((value = value_of(step, "readonly")))
         read_only(value);
-    else if (value && !strcmp(step, "hidden"))
+    else if ((value = value_of(step, "hidden")))
         hide(value);
-    else {
-        errno = EINVAL;
-        must(0, step);
-    }
+    else
+        invalid(step);
 }
 
 int main(int argc, char **argv)
@@ -184,8 +205,10 @@ int main(int argc, char **argv)
     int n = 1;
     for (; n < argc && strcmp(argv[n], "--"); n++)
         confine(argv[n]);
-    errno = EINVAL;
-    must(n + 1 < argc, "expected STEP... -- PROGRAM ARGS...");
+    if (n + 1 >= argc) {
+        fprintf(stderr, "usage: confined STEP... -- PROGRAM ARGS...\n");
+        return 2;
+    }
     execvp(argv[n + 1], argv + n + 1);
     perror(argv[n + 1]);
     return 127;

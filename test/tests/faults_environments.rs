@@ -47,6 +47,17 @@ fn run(stage: &Stage, sandbox: &Sandbox, steps: &[&str], source: &str) -> Option
     (!is_skipped(&finished)).then_some(finished)
 }
 
+#[test]
+fn misspelled_step_of_confined_is_an_error() {
+    let (stage, sandbox) = setting();
+    for steps in [&["readonyl=/tmp"][..], &["files"], &["files=many"], &["cpu=1"], &["small=/tmp"], &["cpu", "usr"]] {
+        let finished = Run::start(confined(&stage, &sandbox, steps, Path::new("/bin/true"), &[])).finish(TIMEOUT);
+        let last = steps[steps.len() - 1];
+        assert_eq!(finished.status.code(), Some(2), "{steps:?}: {finished:#?}");
+        assert!(finished.stderr.contains(&format!("confined: invalid step \"{last}\"")), "{finished:#?}");
+    }
+}
+
 /// Runs a dtest server and client, each in its own environment; both must succeed.
 fn pair(server_steps: &[&str], client_steps: &[&str]) {
     let (stage, sandbox) = setting();
