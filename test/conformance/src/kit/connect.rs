@@ -36,6 +36,11 @@ impl Address {
         self.0.as_ptr().cast_mut().cast()
     }
 
+    /// Overwrites the memory to which `pointer` points.
+    pub(crate) fn overwrite(&mut self) {
+        std::hint::black_box(&mut self.0).fill(u64::MAX);
+    }
+
     /// Creates an IPv4 address with port 0.
     pub(crate) fn ipv4(address: [u8; 4]) -> Self {
         let family = (libc::AF_INET as u16).to_ne_bytes();

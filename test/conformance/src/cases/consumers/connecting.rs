@@ -92,13 +92,14 @@ fn server_listens_as_rank(ctx: &Ctx) {
 }
 
 fn consumers_6_qualifiers_that_differ_in_high_bits_are_distinct(ctx: &Ctx) {
-    let pair = ListenerAndClient::new(&ctx.ia());
+    let ia = ctx.ia();
     let quals = [0, 1 << 16, 1 << 32, 1 << 63].map(|high| ctx.qual(0) << 34 | high);
-    let others = pair.ia.evd(8, DAT_EVD_CR_FLAG);
-    let _wrong: Vec<Psp> = quals[..3].iter().map(|qual| pair.ia.psp(*qual, &others)).collect();
-    let _right = pair.ia.psp(quals[3], &pair.requests);
-    pair.connect(&pair.ia.address(), quals[3]);
-    expect_nothing(others.h());
+    let pairs = quals.map(|_| ListenerAndClient::new(&ia));
+    let _psps: Vec<Psp> = quals.iter().zip(&pairs).map(|(qual, pair)| ia.psp(*qual, &pair.requests)).collect();
+    for (qual, pair) in quals.iter().zip(&pairs) {
+        pair.connect(&ia.address(), *qual);
+        pairs.iter().for_each(|pair| expect_nothing(pair.requests.h()));
+    }
 }
 
 fn consumers_6_search_for_a_free_qualifier_succeeds(ctx: &Ctx) {
@@ -131,7 +132,11 @@ fn consumers_6_qualifiers_of_psp_create_any_fit_16_bits(ctx: &Ctx) {
     let ia = ctx.ia();
     let requests = ia.evd(8, DAT_EVD_CR_FLAG);
     let all: Vec<_> = (0..10).map(|_| any_psp(&ia, &requests)).collect();
-    assert!(all.iter().all(|(_, qual)| (1..1 << 16).contains(qual)), "a qualifier has more than 16 bits");
+    let mut quals: Vec<_> = all.iter().map(|(_, qual)| *qual).collect();
+    assert!(quals.iter().all(|qual| (1..1 << 16).contains(qual)), "a qualifier does not fit: {quals:?}");
+    quals.sort_unstable();
+    quals.dedup();
+    assert_eq!(quals.len(), all.len(), "two service points have the same qualifier");
 }
 
 fn client_connects_to_any(ctx: &Ctx) {
@@ -188,14 +193,14 @@ fn consumers_7_address_is_unchanged_after_a_connection(ctx: &Ctx) {
 fn consumers_7_address_is_copied_by_connect(ctx: &Ctx) {
     let pair = ListenerAndClient::new(&ctx.ia());
     let _psp = pair.ia.psp(ctx.qual(0), &pair.requests);
-    {
-        let mut copy = address_at(pair.ia.attr().ia_address_ptr);
-        connect_to(&pair.client.ep, &Address::of_bytes(&copy), ctx.qual(0));
-        copy.fill(0xff);
-    }
+    let mut address = pair.ia.address();
+    connect_to(&pair.client.ep, &address, ctx.qual(0));
+    address.overwrite();
     ok(dat_cr_accept(expect_cr(pair.requests.h()).cr_handle, pair.server.ep.h(), 0, null_mut()));
     pair.client.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
     pair.server.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+    let remote = address_at(pair.client.ep.param().remote_ia_address_ptr);
+    assert_eq!(remote[4..8], address_at(pair.ia.attr().ia_address_ptr)[4..8], "the EP has another remote address");
 }
 
 /// Connects to each of these addresses, which must all reach this host.
