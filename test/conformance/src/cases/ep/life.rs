@@ -221,6 +221,7 @@ fn ep_free_while_disconnect_pending_succeeds(ctx: &Ctx) {
     let (client, server) = ctx.loopback();
     post_empty_send(&client, 1);
     disconnect(&client, DAT_CLOSE_GRACEFUL_FLAG);
+    client.ep.expect_state(DAT_EP_STATE_DISCONNECT_PENDING);
     client.ep.free();
     expect_nothing(client.events.h());
     is_over(&server);

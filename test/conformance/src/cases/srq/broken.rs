@@ -77,6 +77,7 @@ fn srq_ep_broken_is_reported_for_each_of_several_eps(_: &Ctx, peer: &Peer, pool:
         let at = wanted.iter().position(|ep| *ep == about).expect("each EP is reported once");
         wanted.remove(at);
     }
+    expect_quiet(pool.ia.errors(), Duration::from_millis(20));
 }
 
 fn srq_ep_broken_comes_after_the_completions(_: &Ctx, peer: &Peer, pool: &Pool) {

@@ -268,11 +268,19 @@ fn srq_hard_watermark_exceeded_keeps_other_connections(_: &Ctx, peer: &Peer, poo
 }
 
 fn srq_hard_watermark_reached_exactly_keeps_the_connection(_: &Ctx, peer: &Peer, pool: &Pool) {
+    // One message at a time: the EP has consumed one receive at most.
+    let ep = peer.connected_to(pool, pool.ep_with(&marked(NONE, 1)));
+    for message in 0..10 {
+        pool.post(0);
+        peer.send(0, 8, message);
+        pool.expect(&ep, 0, 8, message);
+    }
+    ep.expect_state(DAT_EP_STATE_CONNECTED);
     // Like programs whose attribute is the number of messages in flight.
     let ep = peer.connected_to(pool, pool.ep_with(&marked(NONE, 10)));
     pool.post_all(0..10);
-    peer.send_many(0, 10, 0);
-    peer.sees(0, 10, DAT_DTO_SUCCESS);
+    peer.send_many(1, 10, 0);
+    peer.sees(1, 10, DAT_DTO_SUCCESS);
     for message in 0..10 {
         pool.expect(&ep, message, 8, message as u8);
     }

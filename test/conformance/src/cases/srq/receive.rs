@@ -476,6 +476,7 @@ fn each_talks(ctx: &Ctx) {
         }
         if let Some(event) = dequeue(pool.recv.h()) {
             let slot = context_bits(event.dto().user_cookie);
+            check_dto(&event.dto(), slot, DAT_DTO_SUCCESS, 1);
             assert_eq!(pool.memory.byte(slot as usize * SLOT), received as u8, "messages are out of order");
             received += 1;
             pool.post(slot);
