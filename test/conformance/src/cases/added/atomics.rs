@@ -232,17 +232,24 @@ fn client_lose_target(ctx: &Ctx) {
         assert_eq!(execute(&conn, operation, &back, target, 0), n);
     }
     ctx.meet();
-    (0..IN_FLIGHT).for_each(|n| post(&conn, operation, n, (&back, 0), (target, 0), 0));
-    let mut has_failed = false;
-    for n in 0..IN_FLIGHT {
+    let post = |n| post(&conn, operation, n, (&back, 0), (target, 0), 0);
+    (0..IN_FLIGHT).for_each(post);
+    // Each success is followed by a further post, until the end of the peer makes one fail.
+    let (mut posted, mut completed, mut has_failed) = (IN_FLIGHT, 0, false);
+    while completed < posted {
         let came = done(&conn.request);
         assert_eq!(
             (came.number, came.cookie),
-            (v2::DAT_IB_DTO_EVENT, n),
+            (v2::DAT_IB_DTO_EVENT, completed),
             "completions are not in the order of the posts"
         );
+        completed += 1;
         assert!(!has_failed || came.status != v2::DAT_DTO_SUCCESS, "a request succeeded after another had failed");
         has_failed |= came.status != v2::DAT_DTO_SUCCESS;
+        if !has_failed {
+            post(posted);
+            posted += 1;
+        }
     }
     expect_over(&conn);
     expect_nothing(conn.request.h());

@@ -128,6 +128,8 @@ fn server_keep_elsewhere(ctx: &Ctx) {
     let target = bind(&own, &rmr, &memory, REMOTE);
     post_empty_recv(&conn, 3);
     ctx.send_target(target);
+    let came = done(&conn.recv);
+    assert!(came.cookie == 3 && came.status != v2::DAT_DTO_SUCCESS, "{came:?} is not the failed receive 3");
     expect_over(&conn);
     assert_eq!(added::rmr_param(rmr.h()).rmr_context, target.rmr_context, "the RMR lost its binding");
     ctx.meet();
