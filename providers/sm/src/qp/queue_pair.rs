@@ -126,8 +126,8 @@ impl QpCore {
     }
 
     #[cfg(test)]
-    pub(crate) fn resume_eager_writes(&self) {
-        self.tx.lock().resume_eager_writes();
+    pub(crate) fn permit_eager_writes(&self, is_permitted: bool) {
+        self.tx.lock().permit_eager_writes(is_permitted);
     }
 
     #[cfg(test)]

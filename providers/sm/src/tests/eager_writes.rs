@@ -24,7 +24,7 @@ fn counted(name: &str) -> ConnectedPair {
 
 /// Makes the next write eager, unless an engine stops the polling meanwhile.
 fn permit_eager_write(pair: &ConnectedPair) {
-    pair.qps.0.0.resume_eager_writes();
+    pair.qps.0.0.permit_eager_writes(true);
     pair.sides.iter().for_each(|side| assert_eq!(side.cq.poll(&mut [Completion::default()]), 0));
     pair.qps.0.0.clear_wake_flags();
     pair.qps.1.0.clear_wake_flags();
@@ -137,7 +137,7 @@ fn completed_eager_write_is_not_copied_again() {
         scope.spawn(|| poll_irregularly(&pair.sides[1], &stop));
         for round in 0..RACES {
             let length = LENGTHS[round as usize % 2];
-            pair.qps.0.0.resume_eager_writes();
+            pair.qps.0.0.permit_eager_writes(true);
             assert_eq!(pair.sides[0].cq.poll(&mut [Completion::default()]), 0);
             let before = copies(&pair.qps.0);
             post_write(&pair, length, round.into());
@@ -166,7 +166,7 @@ fn later_operations_do_not_overtake_eager_writes() {
     thread::scope(|scope| {
         scope.spawn(|| poll_irregularly(&pair.sides[1], &stop));
         for round in 0..RACES / 2 {
-            pair.qps.0.0.resume_eager_writes();
+            pair.qps.0.0.permit_eager_writes(true);
             assert_eq!(pair.sides[0].cq.poll(&mut [Completion::default()]), 0);
             post_write(&pair, LENGTHS[round as usize % 2], 1);
             // The second operation is too long for an eager write, or reads what the first one has written.

@@ -5,6 +5,7 @@
 //! stops polling, this process reclaims the writes and copies them by the kernel (`eager_claims`). Reclaims are slow,
 //! so the next writes of the connection are then not eager.
 
+use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 use dapl::provider::{Remote, Status};
@@ -29,8 +30,12 @@ const MAX_BYTES: u64 = 4096;
 /// Time without a response after which writes are reclaimed. A target that polls responds within 1 us, and a reclaim
 /// takes 5 us.
 const RECLAIM_AFTER: Duration = Duration::from_micros(10);
-/// Number of writes after a reclaim that are not eager. Doubles with each reclaim, up to `MAX_PAUSE`.
-const MIN_PAUSE: u32 = 256;
+/// Number of polls without a response after which this time begins.
+const FIRST_CHECK: u32 = 4;
+/// Number of writes after a reclaim that are not eager. An eager write saves about a tenth of the time of a reclaim.
+const MIN_PAUSE: u32 = 32;
+/// The pause doubles up to this number if the target has responded to fewer than `MIN_PAUSE` eager writes since the last
+/// reclaim. So a target that polls only its memory causes few reclaims.
 const MAX_PAUSE: u32 = 1 << 16;
 
 /// State of the eager writes of a connection.
@@ -39,12 +44,18 @@ pub(super) struct EagerWrites {
     is_supported: bool,
     /// Number of eager writes to which the target has not responded. Their entries come first in `TxRings::pending`.
     outstanding: usize,
-    /// When the target last responded to an eager write, or when the oldest outstanding write was published.
-    last_progress: Instant,
+    /// Number of polls since the target last responded, or since the oldest outstanding write was published.
+    idle_polls: Cell<u32>,
+    /// When `idle_polls` was [`FIRST_CHECK`].
+    idle_since: Cell<Instant>,
+    /// Whether the next pass must reclaim, because the target has not responded in time.
+    is_late: Cell<bool>,
     /// Number of the next writes that are not eager.
     pause: u32,
     /// Value of `pause` after the next reclaim.
     next_pause: u32,
+    /// Number of responses since the last reclaim.
+    responses: u32,
     last_reclaim: LastReclaim,
     /// Whether a request waits until no eager write is outstanding.
     is_blocking: bool,
@@ -55,9 +66,12 @@ impl EagerWrites {
         EagerWrites {
             is_supported,
             outstanding: 0,
-            last_progress: Instant::now(),
+            idle_polls: Cell::new(0),
+            idle_since: Cell::new(Instant::now()),
+            is_late: Cell::new(false),
             pause: 0,
             next_pause: MIN_PAUSE,
+            responses: 0,
             last_reclaim: LastReclaim::default(),
             is_blocking: false,
         }
@@ -66,8 +80,34 @@ impl EagerWrites {
     /// Called when the target has responded to the oldest eager write.
     pub(super) fn count_response(&mut self) {
         self.outstanding -= 1;
-        self.last_progress = Instant::now();
-        self.next_pause = self.next_pause.saturating_sub(1).max(MIN_PAUSE);
+        self.restart_time_limit();
+        self.responses = self.responses.saturating_add(1);
+    }
+
+    /// Begins the pause after a reclaim.
+    fn begin_pause(&mut self) {
+        self.next_pause = if self.responses >= MIN_PAUSE { MIN_PAUSE } else { self.next_pause };
+        self.pause = self.next_pause;
+        self.next_pause = (2 * self.next_pause).min(MAX_PAUSE);
+        self.responses = 0;
+    }
+
+    fn restart_time_limit(&self) {
+        self.idle_polls.set(0);
+        self.is_late.set(false);
+    }
+
+    /// Counts a poll that finds no response. Returns whether the target has not responded in time. Reads the clock in
+    /// few polls, because that takes as long as a poll.
+    fn count_idle_poll(&self) -> bool {
+        let polls = self.idle_polls.get().saturating_add(1);
+        self.idle_polls.set(polls);
+        if polls == FIRST_CHECK {
+            self.idle_since.set(Instant::now());
+        } else if polls > FIRST_CHECK && (polls.is_power_of_two() || polls.is_multiple_of(16)) {
+            self.is_late.set(self.idle_since.get().elapsed() > RECLAIM_AFTER);
+        }
+        self.is_late.get()
     }
 
     /// Called after a write that was not eager.
@@ -138,7 +178,7 @@ impl TxRings {
         let (offset, length, kind) = (0, length as u32, AwaitedKind::Eager { slot, is_inline, remote });
         self.pending.push_back(AwaitedResponse { request: number, line, mark, offset, length, kind });
         if self.eager.outstanding == 0 {
-            self.eager.last_progress = Instant::now();
+            self.eager.restart_time_limit();
         }
         self.eager.outstanding += 1;
         request.issued = length.into();
@@ -163,9 +203,10 @@ impl TxRings {
         })
     }
 
-    /// Whether the target has not responded to eager writes in time.
+    /// Called in each poll: whether a pass must reclaim eager writes, because the target has not responded in time.
+    #[inline]
     pub(super) fn has_late_eager_write(&self) -> bool {
-        self.eager.outstanding > 0 && self.has_reclaimable() && self.eager.last_progress.elapsed() > RECLAIM_AFTER
+        self.eager.outstanding > 0 && self.eager.count_idle_poll() && self.has_reclaimable()
     }
 
     /// Copies the payload of a reclaimed write to the target.
@@ -199,10 +240,10 @@ impl TxRings {
 }
 
 impl Tx {
-    /// For tests: ends the pause of eager writes.
+    /// For tests: permits eager writes and ends their pause, or forbids them.
     #[cfg(test)]
-    pub(crate) fn resume_eager_writes(&mut self) {
-        self.rings.iter_mut().for_each(|rings| rings.eager.pause = 0);
+    pub(crate) fn permit_eager_writes(&mut self, is_permitted: bool) {
+        self.rings.iter_mut().for_each(|rings| (rings.eager.is_supported, rings.eager.pause) = (is_permitted, 0));
     }
 
     /// Completes the outstanding eager writes, except those that the target has claimed. Called before no thread of this
@@ -212,6 +253,11 @@ impl Tx {
             return Ok(());
         }
         self.reclaim_eager_writes(context).inspect_err(|_| self.stopped = true)
+    }
+
+    /// Whether the target has not responded to eager writes in time, as the last poll has found.
+    pub(super) fn has_late_eager_write(&self) -> bool {
+        self.rings.as_ref().is_some_and(|rings| rings.eager.is_late.get())
     }
 
     /// Whether a request waits for outstanding eager writes that can be reclaimed. Clears the record of this wait.
@@ -253,8 +299,7 @@ impl Tx {
         if let Some(claims) = rings.link.eager_claims() {
             rings.eager.last_reclaim = claims.report_copied(copied, last);
         }
-        rings.eager.pause = rings.eager.next_pause;
-        rings.eager.next_pause = (2 * rings.eager.next_pause).min(MAX_PAUSE);
+        rings.eager.begin_pause();
         rings.link.wake_if_flagged(WAKE_ON_REQUESTS);
         Ok(())
     }

@@ -233,7 +233,7 @@ impl Tx {
 
     fn run_pass(&mut self, context: &QpContext, out: &mut CompletionWriter<'_>) -> Result<bool, ConnectionFault> {
         self.read_peer_progress(context)?;
-        if self.rings.as_ref().is_some_and(TxRings::has_late_eager_write) {
+        if self.has_late_eager_write() {
             self.reclaim_eager_writes(context)?;
         }
         let mut published = self.start_requests(context);
