@@ -24,8 +24,9 @@ const SLOTS: usize = 256;
 const CALL: usize = 4;
 /// Number of last calls, over all threads, that the record keeps.
 const CALLS: usize = 64;
-/// Capacity for distinct observations, far above the number of codes and events that exist.
-const SEEN: usize = 4096;
+/// Capacity for distinct observations, far above the number of codes and events that a case observes. Each page that
+/// they occupy costs every process a page fault.
+const SEEN: usize = 512;
 
 const CALLS_AT: usize = SLOT * SLOTS;
 const NEXT_AT: usize = CALLS_AT + CALL * CALLS;
