@@ -89,6 +89,10 @@ impl Buffer {
     #[track_caller]
     pub(crate) fn expect_bytes(&self, at: usize, wanted: &[u8]) {
         let bytes = self.take(at, wanted.len());
+        // Comparing slices is much faster than comparing bytes in a loop.
+        if bytes == wanted {
+            return;
+        }
         if let Some(place) = (0..wanted.len()).find(|place| bytes[*place] != wanted[*place]) {
             panic!("byte {place} of {} is {:#x}, wanted {:#x}", wanted.len(), bytes[place], wanted[place]);
         }
