@@ -350,7 +350,6 @@ fn start(
     for (role, channel) in roles.iter().zip([one, other]) {
         let task = Task {
             case: case.name.to_string(),
-            area: case.area,
             mode,
             role: *role,
             provider: options.provider.clone(),
@@ -359,12 +358,12 @@ fn start(
             time_factor: options.time_factor,
             record: record_of(place, index, *role),
         };
-        let output = File::create(task.record.with_extension("output"))?;
+        let output = File::create(task.output())?;
         let mut command = Command::new(std::env::current_exe()?);
         // Cases connect thousands of times to a qualifier without a listener. By default the verbs provider retries
         // such a connect for 50 ms before it rejects the connect.
         command.env("DAPL_LISTENER_WAIT_MS", "0");
-        command.args(task.to_words()).stdin(Stdio::from(OwnedFd::from(channel)));
+        command.arg("worker").args(task.to_words()).stdin(Stdio::from(OwnedFd::from(channel)));
         command.stdout(output.try_clone()?).stderr(output).process_group(0);
         match command.spawn() {
             Ok(child) => processes.push(Process { child, task, status: None }),

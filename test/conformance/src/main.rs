@@ -132,7 +132,7 @@ fn main() -> ExitCode {
         && first == "worker"
         && let Some(task) = worker::Task::from_words(rest)
     {
-        worker::main(&task);
+        worker::main(&task, cases::all().leak());
     }
     driver::main(&words)
 }

@@ -110,7 +110,7 @@ fn describe_threads(process: &Process) -> String {
 
 /// Last lines of the output of the process, which includes the library's log.
 fn process_output(process: &Process) -> String {
-    let text = fs::read_to_string(process.task.record.with_extension("output")).unwrap_or_default();
+    let text = fs::read_to_string(process.task.output()).unwrap_or_default();
     let lines: Vec<&str> = text.lines().collect();
     lines[lines.len().saturating_sub(REPORT_LINES)..]
         .iter()
