@@ -118,7 +118,9 @@ mod ctx;
 mod driver;
 mod expected;
 mod flight;
+mod fork_server;
 mod kit;
+mod message;
 mod names;
 mod os;
 mod report;
@@ -133,6 +135,9 @@ fn main() -> ExitCode {
         && let Some(task) = worker::Task::from_words(rest)
     {
         worker::main(&task, cases::all().leak());
+    }
+    if words == [fork_server::WORD] {
+        return fork_server::main();
     }
     driver::main(&words)
 }
