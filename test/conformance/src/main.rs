@@ -8,6 +8,8 @@
 //! dapl-conformance coverage [--report DIR]
 //! ```
 //!
+//! Each run of a case is one or two processes, which a fork server ([`fork_server`]) starts for the driver.
+//!
 //! Environment variables select the library and the dat.conf; `cargo xtask test conformance` sets them. A FILTER is a
 //! part of a case's name or of its section. A full run fails if an item of [`expected`] was not observed, except with
 //! `--open`. `--complete` fails cases that the provider does not support, and a full run over 2.0 in which an item of
@@ -130,12 +132,6 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
-    if let [first, rest @ ..] = &words[..]
-        && first == "worker"
-        && let Some(task) = worker::Task::from_words(rest)
-    {
-        worker::main(&task, cases::all().leak());
-    }
     if words == [fork_server::WORD] {
         return fork_server::main();
     }

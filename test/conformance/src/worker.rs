@@ -1,6 +1,6 @@
 //! The process under test: loads the library, runs one role (or both, as threads), writes its result, and exits.
 //!
-//! Only the driver starts it. Its standard input is the channel to the partner process.
+//! The fork server starts it. Its standard input is the channel to the partner process.
 #![forbid(unsafe_code)]
 
 use std::any::Any;
@@ -127,7 +127,6 @@ impl Ending {
 
 /// Runs a role of one of these cases and ends the process.
 pub(crate) fn main(task: &Task, cases: &'static [Case]) -> ! {
-    os::die_with_parent();
     watch_panics();
     let _ = crate::kit::PROVIDER.set(task.provider.clone());
     crate::kit::TIMEOUT_FACTOR.store(task.time_factor, std::sync::atomic::Ordering::Relaxed);
