@@ -20,6 +20,7 @@ use crate::names::RegisteredName;
 use crate::provider::{CmSink, Extensions, IaSpec, Limits, Provider};
 use crate::runtime::consumer_memory::{self, SocketAddress};
 use crate::runtime::handle::{self, ObjectId, UnpublishedObject, UseGuard};
+use crate::runtime::hazard;
 use crate::runtime::sync::StaticMutex;
 use crate::runtime::timer;
 use crate::stats::publication::{self, CounterSource};
@@ -46,6 +47,7 @@ pub fn open<P: Provider>(
     sink: Arc<dyn CmSink<P>>,
     choice: AsyncEvdChoice<P>,
 ) -> Result<(DAT_IA_HANDLE, DAT_EVD_HANDLE)> {
+    hazard::prepare();
     // The trace settings are removed from `ia_params`; the provider gets the other words.
     let (tracing, params) = trace::TraceSettings::read(&registration.params());
     let spec = IaSpec { name: registration.name(), params: &params, library: &registration.library() };

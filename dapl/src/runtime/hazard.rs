@@ -45,6 +45,12 @@ pub struct Protection {
     _is_local: PhantomData<*const ()>,
 }
 
+/// Registers the process for membarrier(2). Called before a provider starts a thread: the registration of a process with
+/// several threads takes about 10 ms, because the kernel waits until all CPUs have scheduled.
+pub fn prepare() {
+    records::prepare();
+}
+
 /// Stores `address` in a slot. The thread may have cleared the slot of an earlier use just before. Another thread that
 /// waits for the end of that use may then read `address` instead of 0. So this is also a Release store: all accesses of
 /// the earlier use come before it.

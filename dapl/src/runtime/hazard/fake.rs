@@ -38,6 +38,9 @@ pub(super) fn all() -> impl Iterator<Item = &'static HazardSlots> {
     RECORDS.iter()
 }
 
+/// Has no effect in a model.
+pub(super) fn prepare() {}
+
 pub(super) fn light_barrier() {
     fence(Ordering::SeqCst);
 }

@@ -89,6 +89,11 @@ fn join() -> Option<&'static HazardSlots> {
     OWNED.try_with(take).ok().flatten()
 }
 
+/// Registers the process for membarrier(2), unless this was done before.
+pub(super) fn prepare() {
+    is_supported();
+}
+
 fn is_supported() -> bool {
     if SUPPORT.load(Ordering::Relaxed) == UNKNOWN {
         PROCESS.store(std::process::id(), Ordering::Relaxed);
