@@ -1,6 +1,6 @@
 //! Eager writes: each is copied once, by the target or by the initiator, and before later operations.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use super::fast_path::ConnectedPair;
@@ -115,6 +115,15 @@ fn suppressed_eager_write_is_copied_although_neither_program_polls() {
     }
 }
 
+/// Ends `poll_irregularly` when it is dropped, also by a failed assertion.
+struct StopOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for StopOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
 /// Polls the target with random pauses, so that about half of the writes are reclaimed.
 fn poll_irregularly(side: &Side, stop: &AtomicBool) {
     let mut random = 1u32;
@@ -132,10 +141,13 @@ fn poll_irregularly(side: &Side, stop: &AtomicBool) {
 fn completed_eager_write_is_not_copied_again() {
     let pair = counted("eager-once");
     let stop = AtomicBool::new(false);
-    let (eager, reclaimed) = (AtomicU32::new(0), AtomicU32::new(0));
+    let (mut round, mut reclaimed, mut copied_by_target) = (0, 0, 0);
+    let until = Instant::now() + PATIENCE;
     thread::scope(|scope| {
+        let _stop = StopOnDrop(&stop);
         scope.spawn(|| poll_irregularly(&pair.sides[1], &stop));
-        for round in 0..RACES {
+        while round < RACES || reclaimed == 0 || copied_by_target == 0 {
+            assert!(Instant::now() < until, "round {round}: {reclaimed} reclaimed, {copied_by_target} by the target");
             let length = LENGTHS[round as usize % 2];
             pair.qps.0.0.permit_eager_writes(true);
             assert_eq!(pair.sides[0].cq.poll(&mut [Completion::default()]), 0);
@@ -144,19 +156,18 @@ fn completed_eager_write_is_not_copied_again() {
             let is_eager = copies(&pair.qps.0) == before;
             pair.expect(round.into(), Status::Success, length as u64);
             assert_eq!(first_byte(&pair), pair.local_memory[0], "round {round}: the write is not visible");
-            eager.fetch_add(is_eager.into(), Ordering::Relaxed);
-            reclaimed.fetch_add((is_eager && copies(&pair.qps.0) > before).into(), Ordering::Relaxed);
+            let is_reclaimed = copies(&pair.qps.0) > before;
+            reclaimed += u32::from(is_eager && is_reclaimed);
+            copied_by_target += u32::from(is_eager && !is_reclaimed);
             // A second copy of this write would change the byte back.
             set_first_byte(&pair, 0);
             let pause = Instant::now() + Duration::from_micros(5);
             while Instant::now() < pause {
                 assert_eq!(first_byte(&pair), 0, "round {round}: the write was copied again");
             }
+            round += 1;
         }
-        stop.store(true, Ordering::Release);
     });
-    let (eager, reclaimed) = (eager.into_inner(), reclaimed.into_inner());
-    assert!(reclaimed > 0 && reclaimed < eager, "{eager} eager writes, {reclaimed} of them reclaimed");
 }
 
 #[test]
@@ -164,6 +175,7 @@ fn later_operations_do_not_overtake_eager_writes() {
     let pair = counted("eager-order");
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
+        let _stop = StopOnDrop(&stop);
         scope.spawn(|| poll_irregularly(&pair.sides[1], &stop));
         for round in 0..RACES / 2 {
             pair.qps.0.0.permit_eager_writes(true);
@@ -185,7 +197,6 @@ fn later_operations_do_not_overtake_eager_writes() {
                 assert_eq!(first_byte(&pair), pair.local_memory[100], "round {round}: the order has changed");
             }
         }
-        stop.store(true, Ordering::Release);
     });
 }
 

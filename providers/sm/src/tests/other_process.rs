@@ -277,6 +277,9 @@ impl Traffic {
             4 => (Op::Write(remote), 200, 1), // Eager if both processes poll.
             _ => (send, BIG_BYTES, 1),
         };
+        if number % 6 == 4 {
+            self.qp.0.permit_eager_writes(true); // Without a pause after earlier reclaims.
+        }
         let list: Vec<_> = memory[..length].chunks(length / segments).map(|part| segment(mr, part)).collect();
         self.qp.post_send(&wr(op, &list, number)).unwrap();
     }
