@@ -17,6 +17,9 @@ use crate::worker::{Ending, GRACE, Task};
 
 /// A failure report shows at most this many steps, DAT calls and lines of output: the last ones.
 const REPORT_LINES: usize = 10;
+/// Additional time for the report of a process that has ended just before the deadline. On a busy machine, and after the
+/// machine was suspended, the report arrives later than the deadline.
+const LATE_REPORT: Duration = Duration::from_millis(500);
 
 struct Process {
     task: Task,
@@ -51,7 +54,7 @@ impl<'a> Processes<'a> {
         let mut has_failed = false;
         let mut steps = 0;
         while self.is_running() {
-            if self.receive(deadline.saturating_duration_since(Instant::now()))? {
+            if self.receive(deadline.saturating_duration_since(Instant::now()))? || self.receive(LATE_REPORT)? {
                 if !has_failed && self.has_failed() {
                     has_failed = true;
                     deadline = deadline.min(Instant::now() + GRACE * time_factor);
