@@ -137,8 +137,9 @@ impl Tx {
         mut outcome: Result<(), Status>,
     ) -> Result<(), ConnectionFault> {
         let Some(rings) = self.rings.as_mut() else { return Ok(()) };
-        let index = usize::try_from(part.request - rings.first).unwrap_or(usize::MAX);
-        let request = self.queue.get_mut(index).and_then(RequestEntry::request_mut);
+        // A malicious peer can let a write with immediate data complete before the responses to its parts.
+        let index = part.request.checked_sub(rings.first).and_then(|index| usize::try_from(index).ok());
+        let request = index.and_then(|index| self.queue.get_mut(index)).and_then(RequestEntry::request_mut);
         let Some(request) = request else {
             return Err(ConnectionFault::InvalidData("a response that matches no outstanding request"));
         };
