@@ -12,10 +12,11 @@ use dapl::runtime::sync::Ordering;
 use crate::engine::wake_flags::barrier;
 use crate::memory::map::SharedMapping;
 
-/// Offset of the word that the target writes: the number of slots up to the write that it claimed last.
+// All words contain indices of slots, counted since the start of the connection.
+
+/// Offset of the word that the target writes: index of the last claimed slot, plus 1.
 const CLAIMED_OFFSET: usize = 1408;
-/// Offsets of the words that the initiator writes. All are numbers of slots since the start of the connection. The
-/// initiator wants to reclaim the writes in the slots below this one.
+/// The initiator wants to reclaim the writes in the slots below the value of this word.
 const RECLAIMED_OFFSET: usize = 1280;
 /// First slot of the writes that the initiator has reclaimed.
 const FIRST_OFFSET: usize = RECLAIMED_OFFSET + 8;
@@ -91,21 +92,22 @@ impl EagerClaims<'_> {
     }
 
     /// Reclaims the writes in the slots below `end` that the target has not claimed. The initiator must copy those from
-    /// the result's `first` on, and then call `report_copied`. `last`: the previous result.
-    pub(crate) fn reclaim(&self, end: u64, last: LastReclaim) -> LastReclaim {
+    /// the result's `first` on, after the target has responded to the earlier ones, and then call `report_copied`.
+    /// `last`: the previous result. Returns `None` if the kernel refuses the barrier; nothing is then reclaimed.
+    pub(crate) fn reclaim(&self, end: u64, last: LastReclaim) -> Option<LastReclaim> {
         self.local.word(RECLAIMED_OFFSET).store(end, Ordering::Relaxed);
-        let first = if barrier::on_all_cpus() {
-            let claimed = self.peer.word(CLAIMED_OFFSET).load(Ordering::Relaxed);
-            // The target claims in order. So if it has claimed nothing after the last reclaim, the reclaimed slots
-            // continue those of the last reclaim.
-            if claimed > last.end { claimed.min(end) } else { last.first }
-        } else {
-            end // Without the barrier the target may have claimed any of the writes.
-        };
+        if !barrier::on_all_cpus() {
+            self.local.word(RECLAIMED_OFFSET).store(last.end, Ordering::Release);
+            return None;
+        }
+        let claimed = self.peer.word(CLAIMED_OFFSET).load(Ordering::Relaxed);
+        // The target claims in order. So if it has claimed nothing after the last reclaim, the reclaimed slots continue
+        // those of the last reclaim.
+        let first = if claimed > last.end { claimed.min(end) } else { last.first };
         self.local.word(FIRST_OFFSET).store(first, Ordering::Relaxed);
         // Release, for the Acquire in `decision`: a target that sees the decision also sees `first`.
         self.local.word(DECIDED_OFFSET).store(end, Ordering::Release);
-        LastReclaim { first, end }
+        Some(LastReclaim { first, end })
     }
 
     /// Reports that the initiator has copied the reclaimed writes in the slots below `slot`. It leaves the other ones to
@@ -137,18 +139,18 @@ mod tests {
         let target = EagerClaims { local: &target_page, peer: &initiator_page };
         let initiator = EagerClaims { local: &initiator_page, peer: &target_page };
         assert_eq!(target.claim(0), Claim::Granted);
-        let last = initiator.reclaim(3, LastReclaim::default());
+        let last = initiator.reclaim(3, LastReclaim::default()).unwrap();
         assert_eq!((last.first, last.end), (1, 3), "the target has claimed slot 0");
         assert_eq!((target.claim(0), target.claim(1)), (Claim::Granted, Claim::Pending));
         assert!(target.is_pending(2) && !target.is_pending(3));
         let last = initiator.report_copied(3, last);
         assert_eq!((target.claim(1), target.claim(2)), (Claim::Copied, Claim::Copied));
         // The target has not gone on, so the next reclaim continues the last one.
-        let last = initiator.reclaim(5, last);
+        let last = initiator.reclaim(5, last).unwrap();
         assert_eq!((last.first, last.end), (1, 5));
         let last = initiator.report_copied(5, last);
         assert_eq!((target.claim(1), target.claim(4), target.claim(5)), (Claim::Copied, Claim::Copied, Claim::Granted));
-        let last = initiator.reclaim(9, last);
+        let last = initiator.reclaim(9, last).unwrap();
         assert_eq!((last.first, last.end), (6, 9));
         // The initiator can copy slots 6 and 7 only.
         let last = initiator.report_copied(8, last);
@@ -157,49 +159,57 @@ mod tests {
     }
 
     #[test]
-    fn invalid_claim_of_the_target_selects_no_later_slot() {
+    fn claim_above_the_published_slots_reclaims_nothing() {
+        assert!(crate::engine::wake_flags::register_membarrier(), "the kernel has membarrier (Linux 4.16)");
         let (target_page, initiator_page) = control_pages();
         let initiator = EagerClaims { local: &initiator_page, peer: &target_page };
         target_page.word(CLAIMED_OFFSET).store(u64::MAX, Ordering::Relaxed);
-        let last = initiator.reclaim(4, LastReclaim::default());
+        let last = initiator.reclaim(4, LastReclaim::default()).unwrap();
         assert_eq!((last.first, last.end), (4, 4), "nothing is reclaimed");
     }
 }
 
-/// Loom model of a target and of an initiator that reclaims twice. It detects a write that both processes copy, a write
-/// that no process copies, and a target that goes on before the initiator has copied a write.
+/// Loom model of a target and of an initiator that reclaims twice, and copies after the target has responded to the
+/// earlier writes. It detects a write that both processes copy, a write that no process copies, writes in another order,
+/// and a target that goes on before the initiator has copied a write.
 #[cfg(all(test, loom))]
 mod interleavings {
     use std::sync::Arc;
 
     use dapl::runtime::sync::access_check::AccessCheck;
-    use loom::sync::atomic::AtomicU32;
+    use loom::sync::atomic::AtomicU64;
     use loom::thread;
 
     use super::*;
 
+    fn copy(slot: u64, memory: &AccessCheck, copies: &AtomicU64) {
+        memory.write();
+        assert_eq!(copies.fetch_add(1, Ordering::Relaxed), slot, "the order of the copies");
+    }
+
     #[test]
-    fn each_write_is_copied_once_before_the_target_goes_on() {
-        const SLOTS: usize = 2;
+    fn each_write_is_copied_once_and_in_order() {
+        const SLOTS: u64 = 2;
         loom::model(|| {
             let (target, initiator) = (SharedMapping::fake(1536), SharedMapping::fake(1536));
-            let writes = Arc::<[AccessCheck; SLOTS]>::default();
-            let copies = Arc::new(AtomicU32::new(0));
+            let memory = Arc::<AccessCheck>::default();
+            // Number of writes to which the target has responded, and number of copies.
+            let (responses, copies) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
             let reading = {
                 let (target, initiator) = (target.clone(), initiator.clone());
-                let (writes, copies) = (writes.clone(), copies.clone());
+                let (memory, responses, copies) = (memory.clone(), responses.clone(), copies.clone());
                 thread::spawn(move || {
                     let claims = EagerClaims { local: &target, peer: &initiator };
-                    for (slot, write) in writes.iter().enumerate() {
+                    for slot in 0..SLOTS {
                         loop {
                             barrier::compiler_only();
-                            match claims.claim(slot as u64) {
+                            match claims.claim(slot) {
                                 Claim::Granted => {
-                                    write.write();
-                                    copies.fetch_add(1, Ordering::Relaxed);
+                                    copy(slot, &memory, &copies);
+                                    responses.store(slot + 1, Ordering::Release);
                                     break;
                                 }
-                                Claim::Copied => break write.read(),
+                                Claim::Copied => break memory.read(),
                                 Claim::Pending => thread::yield_now(),
                             }
                         }
@@ -209,17 +219,19 @@ mod interleavings {
             };
             let claims = EagerClaims { local: &initiator, peer: &target };
             let mut last = LastReclaim::default();
-            for end in 1..=SLOTS as u64 {
+            for end in 1..=SLOTS {
                 let begin = last.end;
-                last = claims.reclaim(end, last);
-                for slot in last.first.max(begin)..end {
-                    writes[slot as usize].write();
-                    copies.fetch_add(1, Ordering::Relaxed);
+                last = claims.reclaim(end, last).unwrap();
+                if last.first > begin {
+                    while responses.load(Ordering::Acquire) < last.first {
+                        thread::yield_now();
+                    }
                 }
+                (last.first.max(begin)..end).for_each(|slot| copy(slot, &memory, &copies));
                 last = claims.report_copied(end, last);
             }
             reading.join().unwrap();
-            assert_eq!(copies.load(Ordering::Relaxed), SLOTS as u32);
+            assert_eq!(copies.load(Ordering::Relaxed), SLOTS);
         });
     }
 }

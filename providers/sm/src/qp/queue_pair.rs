@@ -214,7 +214,7 @@ impl QpCore {
         if rx.is_new() && tx.is_new() && self.has_preset_flags() {
             return false; // The flags are still set from set-up, so the peer's first message causes a wake-up.
         }
-        // While no thread of this process polls, the target's program decides when it copies eager writes.
+        // After this no thread of this process finds out that an eager write is late.
         if let Err(fault) = tx.end_eager_writes(&self.context) {
             drop((rx, tx));
             self.end_with_fault(fault);

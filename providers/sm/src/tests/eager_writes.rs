@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use super::fast_path::ConnectedPair;
+use super::fast_path::{ConnectedPair, LENGTH};
 use super::invalid_data::forge_fragment;
 use super::long_sends::{PLENTY, allow, copies};
 use super::*;
@@ -181,12 +181,12 @@ fn later_operations_do_not_overtake_eager_writes() {
             pair.qps.0.0.permit_eager_writes(true);
             assert_eq!(pair.sides[0].cq.poll(&mut [Completion::default()]), 0);
             post_write(&pair, LENGTHS[round as usize % 2], 1);
-            // The second operation is too long for an eager write, or reads what the first one has written.
-            let into = pair.local(16384, 8);
-            let (op, second) = if round % 4 < 2 {
-                (Op::Write(pair.remote(0)), pair.local(100, 8192))
-            } else {
-                (Op::Read(pair.remote(0)), into)
+            // The second operation is too long for an eager write, is eager too, or reads what the first one has
+            // written.
+            let (op, second) = match round / 2 % 3 {
+                0 => (Op::Write(pair.remote(0)), pair.local(100, 8192)),
+                1 => (Op::Write(pair.remote(0)), pair.local(100, 8)),
+                _ => (Op::Read(pair.remote(0)), pair.local(16384, 8)),
             };
             pair.qps.0.post_send(&wr(op, &[second], 2)).unwrap();
             pair.expect(1, Status::Success, LENGTHS[round as usize % 2] as u64);
@@ -247,6 +247,75 @@ fn target_copies_reclaimed_writes_if_the_kernel_denies_the_copy() {
             post_write(&pair, length, 4); // As fragments.
             pair.expect(4, Status::Success, length as u64);
         }
+    }
+}
+
+#[test]
+fn eager_write_behind_an_offer_without_a_receive_is_reclaimed() {
+    let pair = counted("eager-offer");
+    let send = Op::Send { solicited: false };
+    pair.qps.0.post_send(&wr(send, &[pair.local(0, LENGTH)], 1)).unwrap();
+    for value in 1..20 {
+        set_first_byte(&pair, 0);
+        permit_eager_write(&pair);
+        pair.qps.0.post_send(&wr(Op::Write(pair.remote(0)), &[pair.local(value, 8)], 2)).unwrap();
+        let until = Instant::now() + PATIENCE;
+        while first_byte(&pair) != pair.local_memory[value] {
+            assert_eq!(pair.sides[0].cq.poll(&mut [Completion::default()]), 0, "the send is not complete");
+            assert!(Instant::now() < until, "write {value} is not copied");
+        }
+    }
+}
+
+#[test]
+fn suppressed_eager_write_is_reclaimed_while_the_initiator_polls() {
+    let pair = counted("eager-suppressed");
+    let until = Instant::now() + PATIENCE;
+    // The target's engine may copy single writes.
+    while copies(&pair.qps.0) == 0 {
+        assert!(Instant::now() < until, "no write was reclaimed");
+        set_first_byte(&pair, 0);
+        permit_eager_write(&pair);
+        let segments = [pair.local(0, 8)];
+        let write = SendWr { suppress: true, ..wr(Op::Write(pair.remote(0)), &segments, 1) };
+        pair.qps.0.post_send(&write).unwrap();
+        if copies(&pair.qps.0) > 0 {
+            allow(&pair.qps.0, PLENTY); // The write was not eager.
+        }
+        while first_byte(&pair) != pair.local_memory[0] {
+            assert_eq!(pair.sides[0].cq.poll(&mut [Completion::default()]), 0);
+            assert!(Instant::now() < until, "the write is not copied");
+        }
+    }
+}
+
+#[test]
+fn no_operation_starts_after_a_failed_eager_write() {
+    let pair = counted("eager-failed");
+    let read_only = Box::new([0u8; 64]);
+    let region = Region { address: read_only.as_ptr() as u64, length: 64 };
+    let mr = pair.sides[1].ia.register(&pair.sides[1].pd, region, Access { remote_write: false, ..ALL }).unwrap();
+    permit_eager_write(&pair);
+    let refused = Remote { key: mr.remote_key(), address: region.address };
+    pair.qps.0.post_send(&wr(Op::Write(refused), &[pair.local(0, 8)], 1)).unwrap();
+    pair.qps.0.post_send(&wr(Op::Write(pair.remote(0)), &[pair.local(0, 8192)], 2)).unwrap();
+    pair.expect(1, Status::RemoteAccess, 0);
+    pair.expect(2, Status::Flushed, 0);
+    assert_eq!((first_byte(&pair), *std::hint::black_box(read_only)), (0, [0; 64]));
+}
+
+#[test]
+fn write_to_zero_based_memory_is_not_eager() {
+    let pair = counted("eager-zero-based");
+    let memory = Box::new([0u8; 64]);
+    let region = Region { address: memory.as_ptr() as u64, length: 64 };
+    let mr = pair.sides[1].ia.register(&pair.sides[1].pd, region, Access { zero_based: true, ..ALL }).unwrap();
+    for _ in 0..50 {
+        permit_eager_write(&pair);
+        let remote = Remote { key: mr.remote_key(), address: 0 };
+        pair.qps.0.post_send(&wr(Op::Write(remote), &[pair.local(0, 8)], 1)).unwrap();
+        pair.expect(1, Status::Success, 8);
+        assert_eq!(std::hint::black_box(&memory)[..8], pair.local_memory[..8]);
     }
 }
 

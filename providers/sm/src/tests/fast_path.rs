@@ -11,7 +11,8 @@ use crate::memory::cma::CHUNK;
 use crate::memory::map::SharedMapping;
 use crate::proto::message::INLINE;
 
-const LENGTH: usize = 16 << 12;
+/// Length of the memory of each side in bytes.
+pub(super) const LENGTH: usize = 16 << 12;
 
 /// Two connected queue pairs, and their memory.
 pub(super) struct ConnectedPair {
@@ -225,6 +226,32 @@ fn suppressed_sends_on_the_fast_path_arrive_without_completions() {
     }
     assert!(quick > 250, "{quick} of 500 were quick posts");
     assert_eq!(pair.qps.0.outstanding().requests, 0);
+}
+
+#[test]
+fn requests_without_a_request_cq_do_not_stay_outstanding() {
+    let base = TestBase::new("quick-no-cq");
+    let (a, b) = (base.open(), base.open());
+    let qp = a.ia.create_qp(&a.pd, QpSpec { request_cq: None, ..a.spec() }).unwrap();
+    let (active, passive) = connect_qps(&a, &b, 7, 1, (qp, b.qp()));
+    let (from, to) = (vec![1u8; 4096], vec![0u8; 4096]);
+    let (from_mr, to_mr) = (a.register(&from), b.register(&to));
+    let op = Op::Write(Remote { key: to_mr.remote_key(), address: to.as_ptr() as u64 });
+    let until = Instant::now() + PATIENCE;
+    // More than the queue holds.
+    for n in 0..1000 {
+        active.0.clear_wake_flags();
+        let segment = segment(&from_mr, &from[..8]);
+        if !active.post_request_quickly::<false>(op, &segment, n) {
+            active.post_send(&wr(op, &[segment], n)).unwrap();
+        }
+        while active.outstanding().requests > 32 {
+            assert!(Instant::now() < until, "complete requests stay in the queue");
+            assert_eq!(a.cq.poll(&mut [Completion::default()]), 0);
+        }
+    }
+    assert_eq!(b.cq.poll(&mut [Completion::default()]), 0);
+    drop((active, passive));
 }
 
 #[test]

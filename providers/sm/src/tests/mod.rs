@@ -312,8 +312,12 @@ fn wr(op: Op, segments: &[Segment], cookie: u64) -> SendWr<'_> {
 
 /// Returns two connected queue pairs.
 fn connected(a: &Side, b: &Side, qual: u64, n: usize) -> (Qp, Qp) {
+    connect_qps(a, b, qual, n, (a.qp(), b.qp()))
+}
+
+/// Connects the first queue pair, of `a`, to the second, of `b`.
+fn connect_qps(a: &Side, b: &Side, qual: u64, n: usize, (active, passive): (Qp, Qp)) -> (Qp, Qp) {
     let listener = b.ia.listen(qual, ObjectId { handle: 4096, generation: 1 }).unwrap();
-    let (active, passive) = (a.qp(), b.qp());
     active.connect(&ConnectSpec { address: &here(), qual, private_data: b"hello" }, conn(n)).unwrap();
     let (request, info) = b.sink.request();
     assert_eq!(info.private_data, b"hello");

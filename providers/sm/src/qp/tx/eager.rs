@@ -57,6 +57,9 @@ pub(super) struct EagerWrites {
     /// Number of responses since the last reclaim.
     responses: u32,
     last_reclaim: LastReclaim,
+    /// Whether the writes of the last reclaim are not copied yet, because the target has not responded to an earlier
+    /// write that it has claimed.
+    copies_are_due: bool,
     /// Whether a request waits until no eager write is outstanding.
     is_blocking: bool,
 }
@@ -73,23 +76,32 @@ impl EagerWrites {
             next_pause: MIN_PAUSE,
             responses: 0,
             last_reclaim: LastReclaim::default(),
+            copies_are_due: false,
             is_blocking: false,
         }
     }
 
-    /// Called when the target has responded to the oldest eager write.
+    pub(super) fn has_outstanding(&self) -> bool {
+        self.outstanding > 0
+    }
+
+    /// Removes the oldest eager write, to which the target has responded, from the count, and restarts the time limit.
     pub(super) fn count_response(&mut self) {
         self.outstanding -= 1;
         self.restart_time_limit();
         self.responses = self.responses.saturating_add(1);
     }
 
-    /// Begins the pause after a reclaim.
+    /// Begins the pause after a reclaim. It grows only if the target was late.
     fn begin_pause(&mut self) {
-        self.next_pause = if self.responses >= MIN_PAUSE { MIN_PAUSE } else { self.next_pause };
-        self.pause = self.next_pause;
-        self.next_pause = (2 * self.next_pause).min(MAX_PAUSE);
-        self.responses = 0;
+        if self.is_late.get() {
+            self.next_pause = if self.responses >= MIN_PAUSE { MIN_PAUSE } else { self.next_pause };
+            self.pause = self.next_pause;
+            self.next_pause = (2 * self.next_pause).min(MAX_PAUSE);
+            self.responses = 0;
+        } else {
+            self.pause = MIN_PAUSE;
+        }
     }
 
     fn restart_time_limit(&self) {
@@ -110,7 +122,7 @@ impl EagerWrites {
         self.is_late.get()
     }
 
-    /// Called after a write that was not eager.
+    /// Counts an RDMA operation that this process has copied, for the pause.
     #[inline(always)]
     pub(super) fn count_direct(&mut self) {
         self.pause = self.pause.saturating_sub(1);
@@ -119,13 +131,14 @@ impl EagerWrites {
 
 impl TxRings {
     /// Whether a write of this length is sent as an eager write: both processes poll, a reclaim is possible, and there
-    /// is space. The memory of the target is not mapped in this process.
+    /// is space. The caller has checked that the memory of the target is not mapped in this process.
     #[inline]
     pub(super) fn is_eager(&self, key: u32, length: u64) -> bool {
         let eager = &self.eager;
         length <= MAX_BYTES
             && eager.is_supported
             && eager.pause == 0
+            && !eager.copies_are_due
             // Responses arrive in order, and a reclaim must not let a write overtake earlier operations.
             && eager.outstanding == self.pending.len()
             && !self.quick.peer_sleeps()
@@ -134,10 +147,14 @@ impl TxRings {
             && !self.requests.is_full()
     }
 
-    /// Whether this process can copy to the peer's memory by the kernel. Without `auto`, `rma` selects the methods, and
-    /// no write is eager.
+    /// Whether this process can copy to the peer's memory with this key by the kernel, and `rma` is `auto` (otherwise
+    /// there are no `imports`). Accesses with some keys can be checked only by the target.
     fn can_reclaim(&self, key: u32) -> bool {
-        self.link.peer_side().is_some_and(|side| side.peer.imports.is_some() && kernel_copy::reaches(&side.peer, key))
+        self.link.peer_side().is_some_and(|side| {
+            side.peer.imports.is_some()
+                && kernel_copy::reaches(&side.peer, key)
+                && side.peer.regions.entry(key).is_some_and(|entry| !entry.is_indirect())
+        })
     }
 
     /// Publishes an eager write.
@@ -187,7 +204,7 @@ impl TxRings {
     }
 
     /// Records that the next request waits until all eager writes are complete, because it must not overtake them.
-    /// Returns whether any is outstanding, and no fragment or atomic operation.
+    /// Returns true if only eager writes are outstanding.
     pub(super) fn wait_for_eager_writes(&mut self) -> bool {
         let waits = self.eager.outstanding > 0 && self.eager.outstanding == self.pending.len();
         self.eager.is_blocking |= waits;
@@ -203,9 +220,9 @@ impl TxRings {
         })
     }
 
-    /// Called in each poll: whether a pass must reclaim eager writes, because the target has not responded in time.
+    /// Counts a poll for the time limit of eager writes. Returns whether a pass must reclaim them.
     #[inline]
-    pub(super) fn has_late_eager_write(&self) -> bool {
+    pub(super) fn count_poll_of_eager_writes(&self) -> bool {
         self.eager.outstanding > 0 && self.eager.count_idle_poll() && self.has_reclaimable()
     }
 
@@ -224,18 +241,12 @@ impl TxRings {
         let target = AccessTarget { key: remote.key, pd: side.pd, address: remote.address, length, right };
         // SAFETY: the bytes are in the slot or in the RMA buffer of this connection. Both stay mapped, and this process
         // reuses them only after the write is complete.
-        unsafe { single_copy::write_buffer(&context.regions, &side.peer, self.link.announcement(), from, &target) }
-    }
-
-    /// Removes a reclaimed write from the outstanding ones. `index`: its index in `pending`.
-    fn remove_reclaimed(&mut self, index: usize) {
-        let Some(write) = self.pending.remove(index) else { return };
-        self.eager.outstanding -= 1;
-        // Lines are released in order: after the target has responded to the earlier writes.
-        match index.checked_sub(1).and_then(|before| self.pending.get_mut(before)) {
-            Some(before) => before.mark = before.mark.max(write.mark),
-            None => self.rma.release(write.mark),
+        let copied =
+            unsafe { single_copy::write_buffer(&context.regions, &side.peer, self.link.announcement(), from, &target) };
+        if copied == Err(CopyError::RemoteMemory) {
+            self.link.publish_refused(&target);
         }
+        copied
     }
 }
 
@@ -246,8 +257,7 @@ impl Tx {
         self.rings.iter_mut().for_each(|rings| (rings.eager.is_supported, rings.eager.pause) = (is_permitted, 0));
     }
 
-    /// Completes the outstanding eager writes, except those that the target has claimed. Called before no thread of this
-    /// process polls.
+    /// Reclaims the outstanding eager writes. Called before the wake-up flags are set.
     pub(crate) fn end_eager_writes(&mut self, context: &QpContext) -> Result<(), ConnectionFault> {
         if self.stopped {
             return Ok(());
@@ -265,19 +275,37 @@ impl Tx {
         self.rings.as_mut().is_some_and(|rings| std::mem::take(&mut rings.eager.is_blocking) && rings.has_reclaimable())
     }
 
-    /// Reclaims the outstanding eager writes that the target has not claimed, and copies them. A write that fails ends
-    /// the reclaim: the connection ends when the failure is reported.
+    /// Reclaims the outstanding eager writes that the target has not claimed, and copies them, if possible at once.
     pub(super) fn reclaim_eager_writes(&mut self, context: &QpContext) -> Result<(), ConnectionFault> {
         let Some(rings) = self.rings.as_mut().filter(|rings| rings.has_reclaimable()) else { return Ok(()) };
         let Some(claims) = rings.link.eager_claims() else { return Ok(()) };
-        let last = claims.reclaim(rings.requests.next(), rings.eager.last_reclaim);
-        fail_point!(EagerReclaimed);
-        rings.eager.last_reclaim = last;
-        let is_claimed = |write: &&AwaitedResponse| write.eager_slot().is_some_and(|slot| slot < last.first);
-        let first = rings.pending.iter().take_while(is_claimed).count();
+        match claims.reclaim(rings.requests.next(), rings.eager.last_reclaim) {
+            Some(last) => {
+                fail_point!(EagerReclaimed);
+                rings.eager.last_reclaim = last;
+                rings.eager.copies_are_due = true;
+                rings.eager.begin_pause();
+            }
+            None => rings.eager.is_supported = false, // The target copies the outstanding writes.
+        }
+        // The target may sleep since it has found that a claim is pending.
+        rings.link.wake_if_flagged(WAKE_ON_REQUESTS);
+        self.copy_reclaimed_writes(context)
+    }
+
+    /// Copies the reclaimed writes, unless the target has not responded to an earlier write yet: they must not overtake
+    /// it. After a failure no further request starts, and the connection ends when the failure is reported.
+    pub(super) fn copy_reclaimed_writes(&mut self, context: &QpContext) -> Result<(), ConnectionFault> {
+        let Some(rings) = self.rings.as_mut().filter(|rings| rings.eager.copies_are_due) else { return Ok(()) };
+        let last = rings.eager.last_reclaim;
+        let front = rings.pending.front().and_then(AwaitedResponse::eager_slot);
+        if front.is_some_and(|slot| slot < last.first) {
+            return Ok(());
+        }
+        rings.eager.copies_are_due = false;
         let mut copied = last.end;
         while let Some(rings) = self.rings.as_mut()
-            && let Some(write) = rings.pending.get(first).copied()
+            && let Some(write) = rings.pending.front().copied()
             && let Some(slot) = write.eager_slot()
         {
             let outcome = match rings.copy_reclaimed(context, &write) {
@@ -288,7 +316,9 @@ impl Tx {
                 }
                 outcome => outcome.map_err(|error| error.status().unwrap_or(Status::Transport)),
             };
-            rings.remove_reclaimed(first);
+            rings.pending.pop_front();
+            rings.eager.outstanding -= 1;
+            rings.rma.release(write.mark);
             self.finish_part(context, &write, outcome)?;
             self.has_retirable = true;
             if outcome.is_err() {
@@ -299,7 +329,6 @@ impl Tx {
         if let Some(claims) = rings.link.eager_claims() {
             rings.eager.last_reclaim = claims.report_copied(copied, last);
         }
-        rings.eager.begin_pause();
         rings.link.wake_if_flagged(WAKE_ON_REQUESTS);
         Ok(())
     }

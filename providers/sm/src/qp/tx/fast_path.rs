@@ -79,7 +79,7 @@ impl Tx {
     /// need a fence.
     #[inline]
     pub(super) fn renew_credit(&mut self) {
-        let is_idle = self.issued == self.queue.len() && !self.stopped;
+        let is_idle = self.issued == self.queue.len() && !self.stopped && !self.halted;
         let wait =
             if self.waits_for() == AwaitedProgress::Other { AwaitedProgress::Other } else { AwaitedProgress::Count };
         let Some(rings) = self.rings.as_mut() else { return };
@@ -110,11 +110,11 @@ impl Tx {
     /// case of `retire`. Returns whether any request was removed.
     #[inline(always)]
     pub(super) fn retire_quick(&mut self, context: &QpContext, out: &mut CompletionWriter<'_>) -> bool {
+        self.has_retirable = false;
         let (Some(rings), Some(cq)) = (self.rings.as_mut(), &context.request_cq) else { return false };
         let (consumed, ep, before) = (rings.requests.consumed(), context.ep.handle, self.queue.len());
         let (mut entries, mut reported) = (out.free_entries(cq), 0);
         let most = entries.max_completions();
-        self.has_retirable = false;
         while let Some(RequestEntry::Quick(quick)) = self.queue.front() {
             if quick.slot > consumed || quick.failed.is_some() {
                 break;
@@ -258,7 +258,7 @@ impl Tx {
         let Some(rings) = self.rings.as_mut() else { return false };
         let length = segment.length;
         let is_short = length.wrapping_sub(1) < cma::CHUNK as u64 && length <= context.max_rdma;
-        // Data of later operations must not overtake fragments that the target has not copied yet.
+        // Data of later operations must not overtake fragments or eager writes that the target has not copied yet.
         if rings.quick.remaining == 0 || !is_short || !rings.pending.is_empty() {
             return false;
         }

@@ -23,6 +23,9 @@ impl Tx {
     /// Starts requests in order. Stops at a request that has failed, that must wait (for example for space in the ring
     /// or for its fence), or whose copy has used up the budget. Returns whether any ring entry was published.
     pub(super) fn start_requests(&mut self, context: &QpContext) -> bool {
+        if self.halted {
+            return false;
+        }
         let mut published = false;
         let mut budget = MAX_PASS_BYTES;
         while let (Some(rings), Some(entry)) = (self.rings.as_mut(), self.queue.get_mut(self.issued)) {

@@ -62,6 +62,9 @@ pub(crate) struct Tx {
     pub(crate) draining: bool,
     /// Whether a fault was found, and the flush of the queue is pending. No more requests start then.
     stopped: bool,
+    /// Whether an RDMA request has failed after it was sent, and the failure is not reported yet. No more requests start
+    /// then.
+    halted: bool,
     /// Whether the next poll must report completions of requests that are already complete: they did not fit into the
     /// poller's array, or a quick post has executed an RDMA operation.
     has_retirable: bool,
@@ -183,7 +186,8 @@ impl Tx {
         let (Op::Send { solicited }, [segment], Some(rings)) = (wr.op, wr.segments, self.rings.as_mut()) else {
             return false;
         };
-        let is_next = self.issued == self.queue.len() && self.issued < rings.max_requests && !self.stopped;
+        let may_start = !self.stopped && !self.halted;
+        let is_next = self.issued == self.queue.len() && self.issued < rings.max_requests && may_start;
         if !is_next || !wr.announced || segment.length > rings.short_max || wr.fence && rings.reads > 0 {
             return false;
         }
@@ -233,6 +237,7 @@ impl Tx {
 
     fn run_pass(&mut self, context: &QpContext, out: &mut CompletionWriter<'_>) -> Result<bool, ConnectionFault> {
         self.read_peer_progress(context)?;
+        self.copy_reclaimed_writes(context)?;
         if self.has_late_eager_write() {
             self.reclaim_eager_writes(context)?;
         }
@@ -252,11 +257,8 @@ impl Tx {
     pub(crate) fn needs_pass(&self, context: &QpContext) -> bool {
         let is_waiting = self.draining || self.issued < self.queue.len() || self.has_retirable;
         self.rings.as_ref().is_some_and(|rings| {
-            is_waiting
-                || rings.unfinished
-                || rings.has_offers()
-                || rings.has_work(context)
-                || rings.has_late_eager_write()
+            let is_late = rings.count_poll_of_eager_writes();
+            is_waiting || rings.unfinished || rings.has_offers() || rings.has_work(context) || is_late
         })
     }
 
@@ -344,6 +346,7 @@ impl Tx {
         self.notifying = 0;
         self.draining = false;
         self.stopped = false;
+        self.halted = false;
         self.has_retirable = false;
         self.queue.drain().filter_map(move |entry| {
             may_succeed &= matches!(&entry, RequestEntry::Quick(quick) if quick.is_complete());
@@ -397,8 +400,9 @@ impl Tx {
     /// Whether progress of the peer would complete notifying requests, or free space for waiting requests.
     pub(crate) fn needs_peer_progress(&self) -> bool {
         // The receiver of a rendezvous offer may publish a copy job, or request staged bytes.
-        let offers = self.rings.as_ref().is_some_and(TxRings::has_offers);
-        self.draining || self.notifying > 0 || self.queue.len() > self.issued || offers
+        let is_awaited = |rings: &TxRings| rings.has_offers() || rings.eager.has_outstanding();
+        let is_awaited = self.rings.as_ref().is_some_and(is_awaited);
+        self.draining || self.notifying > 0 || self.queue.len() > self.issued || is_awaited
     }
 }
 

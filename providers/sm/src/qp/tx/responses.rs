@@ -156,6 +156,7 @@ impl Tx {
             Err(status) => {
                 request.phase = RequestPhase::Failed(status);
                 rings.report_refused(context, request, status);
+                self.halted = true;
             }
             Ok(()) if request.answered == request.segments.total() && request.phase == RequestPhase::Sent(u64::MAX) => {
                 request.phase = RequestPhase::Done;
@@ -164,6 +165,9 @@ impl Tx {
         }
         if is_read && request.answered == request.segments.total() {
             rings.reads = rings.reads.saturating_sub(1);
+        }
+        if outcome.is_err() {
+            self.withdraw_credit();
         }
         Ok(())
     }
