@@ -170,8 +170,8 @@ mod tests {
 }
 
 /// Loom model of a target and of an initiator that reclaims twice, and copies after the target has responded to the
-/// earlier writes. It detects a write that both processes copy, a write that no process copies, writes in another order,
-/// and a target that goes on before the initiator has copied a write.
+/// earlier writes. It detects a write that both processes copy, a write that no process copies, writes in another
+/// order, and a target that goes on before the initiator has copied a write.
 #[cfg(all(test, loom))]
 mod interleavings {
     use std::sync::Arc;

@@ -2,8 +2,8 @@
 //!
 //! To execute the driver's program and link it dynamically takes 1.5 ms of processor time, as much as a short case. The
 //! fork server does this once. It has one thread, has not loaded the library under test, and has created all cases. So
-//! a child is like a new process, except that all children have the addresses of the fork server: each shifts those of
-//! its later allocations.
+//! a child is like a new process, except that all children have the same address layout. So each child shifts the
+//! addresses of its later allocations.
 //!
 //! The driver starts the fork server with a socket as standard input. The fork server ends when the driver closes the
 //! socket or ends; its end kills the children.

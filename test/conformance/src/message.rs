@@ -23,7 +23,7 @@ pub(crate) enum Report {
     Started(Vec<u32>),
     /// The process of the task with this index has ended.
     Ended(usize, ExitStatus),
-    /// The processes could not be started, for this reason. None of them is left.
+    /// The processes could not be started, for this reason. Those that were started are killed.
     Failed(String),
 }
 

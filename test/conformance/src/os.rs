@@ -43,7 +43,7 @@ pub(crate) fn fork() -> io::Result<Option<u32>> {
 /// Returns id and wait status of a child that has ended and was not returned before.
 pub(crate) fn ended_child() -> Option<(u32, i32)> {
     let mut status = 0;
-    // SAFETY: `status` is a local variable. Every caller in this process waits for all of its children here.
+    // SAFETY: `status` is a local variable. The fork server waits for its children only by this function.
     let child = unsafe { libc::waitpid(-1, &mut status, libc::WNOHANG) };
     (child > 0).then_some((child as u32, status))
 }
@@ -67,7 +67,7 @@ pub(crate) fn replace_standard_streams(input: &OwnedFd, output: &OwnedFd) {
 pub(crate) fn shift_addresses() {
     let number = std::process::id().wrapping_mul(0x9e37_79b9) as usize;
     // Below the size (128 KiB) from which malloc creates a mapping.
-    std::mem::forget(Vec::<u8>::with_capacity(number >> 16 & 0xfff0));
+    std::mem::forget(std::hint::black_box(Vec::<u8>::with_capacity(number >> 16 & 0xfff0)));
     std::mem::forget(Map::private(((number >> 16) + 1) * 4096, false));
 }
 
@@ -81,8 +81,10 @@ impl ChildSignals {
     pub(crate) fn block() -> io::Result<Self> {
         // SAFETY: a signal set consists of integers, for which zero is a value.
         let mut blocked: libc::sigset_t = unsafe { std::mem::zeroed() };
-        // SAFETY: `blocked` is a local variable.
+        // SAFETY: `blocked` is a local variable. A parent may have ignored SIGCHLD; the kernel would then report no end of
+        // a child.
         let descriptor = unsafe {
+            libc::signal(libc::SIGCHLD, libc::SIG_DFL);
             libc::sigemptyset(&mut blocked);
             libc::sigaddset(&mut blocked, libc::SIGCHLD);
             libc::sigprocmask(libc::SIG_BLOCK, &blocked, std::ptr::null_mut());

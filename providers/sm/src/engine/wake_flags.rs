@@ -10,7 +10,8 @@
 use dapl::runtime::sync::{AtomicU64, Ordering, fence};
 use rustix::thread::MembarrierCommand;
 
-/// Flag: the peer must send a wake-up after it has published a request, staged bytes or the result of a copy job.
+/// Flag: the peer must send a wake-up after it has published a request, staged bytes or the result of a copy job, or has
+/// reclaimed or copied eager writes.
 pub(crate) const WAKE_ON_REQUESTS: u64 = 1;
 /// Flag: the peer must send a wake-up after it has consumed a request of this process, or has written a response.
 pub(crate) const WAKE_ON_PROGRESS: u64 = 2;
@@ -90,14 +91,15 @@ impl WakeFlags {
     }
 }
 
-/// The two halves of an asymmetric barrier: a rare one that interrupts other CPUs, and a frequent one without cost.
+/// The two halves of an asymmetric barrier: a rare one that interrupts other CPUs, and a frequent one that only orders
+/// the instructions of the compiler.
 #[cfg(not(loom))]
 pub(crate) mod barrier {
     use super::*;
 
     /// Executes a full barrier on every CPU that runs a registered process. Returns false if the kernel refuses it. The
     /// registration in `register_membarrier` has succeeded, so the kernel refuses it only if a system call filter was
-    /// installed afterwards.
+    /// installed afterwards, or if it has no memory.
     pub(crate) fn on_all_cpus() -> bool {
         rustix::thread::membarrier(MembarrierCommand::GlobalExpedited).is_ok()
     }

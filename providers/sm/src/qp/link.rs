@@ -3,8 +3,9 @@
 //! An area consists of a control page of 4,096 bytes, the rings and the message buffer. Each process writes only its
 //! own area, which the peer maps read-only. Both processes write both RMA buffers. The control page publishes the
 //! numbers of consumed slots, the wake-up flags, the keys of copies in progress, copy jobs (`delegation`), claims of
-//! eager writes (`eager_claims`), staging copies, the recall of rendezvous offers, a refused access of this process, and the end of the connection. It also
-//! publishes whether this process can copy by cross-memory attach, and whether it supports extension operations.
+//! eager writes (`eager_claims`), staging copies, the recall of rendezvous offers, a refused access of this process,
+//! and the end of the connection. It also publishes whether this process can copy by cross-memory attach, and whether
+//! it supports extension operations and eager writes.
 #![forbid(unsafe_code)]
 
 use std::os::fd::OwnedFd;

@@ -15,10 +15,10 @@ use crate::fork_server;
 use crate::message::{Input, Report, Request};
 use crate::worker::Task;
 
-/// Receivers of the reports, by number of the run; `None` after the fork server has ended.
+/// Channels to the runs, by number of the run; `None` after the fork server has ended.
 type Runs = Mutex<Option<BTreeMap<usize, Sender<Report>>>>;
 
-/// A connection to a fork server, which ends with the drop.
+/// A connection to a fork server. The drop ends the fork server.
 pub(super) struct Launcher {
     server: Mutex<Child>,
     socket: Mutex<UnixStream>,
@@ -64,7 +64,7 @@ impl Launcher {
         }
     }
 
-    /// Describes the end of the fork server, after the reports have ended.
+    /// Waits until the fork server has exited, and returns its status as an error.
     pub(super) fn ended(&self) -> io::Error {
         match self.server.lock().unwrap_or_else(PoisonError::into_inner).wait() {
             Ok(status) => io::Error::other(format!("the fork server ended early ({status})")),

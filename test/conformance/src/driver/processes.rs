@@ -140,7 +140,7 @@ fn ending_of(process: &Process) -> Ending {
     let ending = match (written, status.signal()) {
         (Some(Ending::Died), Some(libc::SIGKILL)) => Ending::Passed,
         (Some(ending @ Ending::Failed(_)), _) => ending,
-        // Usually the driver killed this process, because its partner had failed or the case hung. `combine` reports
+        // Usually the driver killed this process, because its partner had failed or the case hung. `ending` reports
         // other causes.
         (_, Some(libc::SIGKILL)) => Ending::Followed,
         (Some(_), Some(signal)) => Ending::Failed(format!(

@@ -329,8 +329,8 @@ impl TxRings {
         }
     }
 
-    /// Copies a segment of at most `CHUNK` bytes, through the mapping of the peer's memory if there is one. Returns false if no method can copy it, or if the copy has failed. A
-    /// deregistration must wait for the caller's post.
+    /// Copies a segment of at most `CHUNK` bytes, through the mapping of the peer's memory if there is one. Returns
+    /// false if no method can copy it, or if the copy has failed. A deregistration must wait for the caller's post.
     #[inline(always)]
     fn copy_all(
         &self,

@@ -148,7 +148,8 @@ impl Tx {
             let from = rings.link.rma.bytes(part.line as usize * LINE + LINE, part.length as usize);
             let from = from.ok_or(ConnectionFault::InvalidData("a fragment outside its RMA buffer"))?;
             let (regions, length) = (&*context.regions, part.length as usize);
-            // SAFETY: the `length` bytes are in the local RMA buffer. No other operation has used them since.
+            // SAFETY: the `length` bytes are in the local RMA buffer. They were released, but no later operation has
+            // reserved them yet.
             outcome = unsafe { scatter(regions, context.pd, &request.segments, part.offset, from, length) };
         }
         request.answered += u64::from(part.length);
