@@ -216,7 +216,7 @@ impl TxRings {
         let last = self.eager.outstanding.checked_sub(1).and_then(|index| self.pending.get(index));
         last.is_some_and(|last| {
             let AwaitedKind::Eager { slot, remote, .. } = last.kind else { return false };
-            slot >= self.eager.last_reclaim.end && self.can_reclaim(remote.key)
+            self.eager.is_supported && slot >= self.eager.last_reclaim.end && self.can_reclaim(remote.key)
         })
     }
 
@@ -277,7 +277,8 @@ impl Tx {
 
     /// Reclaims the outstanding eager writes that the target has not claimed, and copies them, if possible at once.
     pub(super) fn reclaim_eager_writes(&mut self, context: &QpContext) -> Result<(), ConnectionFault> {
-        let Some(rings) = self.rings.as_mut().filter(|rings| rings.has_reclaimable()) else { return Ok(()) };
+        let is_possible = |rings: &&mut TxRings| !self.halted && rings.has_reclaimable();
+        let Some(rings) = self.rings.as_mut().filter(is_possible) else { return Ok(()) };
         let Some(claims) = rings.link.eager_claims() else { return Ok(()) };
         match claims.reclaim(rings.requests.next(), rings.eager.last_reclaim) {
             Some(last) => {
@@ -294,9 +295,10 @@ impl Tx {
     }
 
     /// Copies the reclaimed writes, unless the target has not responded to an earlier write yet: they must not overtake
-    /// it. After a failure no further request starts, and the connection ends when the failure is reported.
+    /// it. After a failed write no further write is copied, and the connection ends when the failure is reported.
     pub(super) fn copy_reclaimed_writes(&mut self, context: &QpContext) -> Result<(), ConnectionFault> {
-        let Some(rings) = self.rings.as_mut().filter(|rings| rings.eager.copies_are_due) else { return Ok(()) };
+        let is_due = |rings: &&mut TxRings| !self.halted && rings.eager.copies_are_due;
+        let Some(rings) = self.rings.as_mut().filter(is_due) else { return Ok(()) };
         let last = rings.eager.last_reclaim;
         let front = rings.pending.front().and_then(AwaitedResponse::eager_slot);
         if front.is_some_and(|slot| slot < last.first) {
