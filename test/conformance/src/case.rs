@@ -36,6 +36,8 @@ pub(crate) enum Need {
 pub(crate) struct Case {
     pub(crate) name: Cow<'static, str>,
     pub(crate) section: Cow<'static, str>,
+    /// Index of the case's area.
+    pub(crate) area: usize,
     pub(crate) body: Body,
     /// Time limit of the watchdog in seconds: 20 by default, at most 60.
     pub(crate) limit: u64,
@@ -61,7 +63,16 @@ pub(crate) fn pair(
 
 impl Case {
     fn of_body(body: Body) -> Self {
-        Case { name: "".into(), section: "".into(), body, limit: 20, needs: Vec::new(), shares_ia: false, only: None }
+        Case {
+            name: "".into(),
+            section: "".into(),
+            area: 0,
+            body,
+            limit: 20,
+            needs: Vec::new(),
+            shares_ia: false,
+            only: None,
+        }
     }
 
     /// Sets the case's name, which must be unique in the suite.

@@ -1,27 +1,28 @@
 //! Runs the cases: each in one or two new processes, a few cases at a time, under a watchdog. Collects the observed
-//! return codes and events. The processes are children of the fork server.
+//! return codes and events.
 //!
 //! A failed case is not repeated. The separate processes keep a crash or a hang of one case from affecting other cases
 //! and the driver.
 #![forbid(unsafe_code)]
 
-mod launcher;
 mod processes;
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, File};
 use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use self::launcher::Launcher;
-use self::processes::Processes;
+use self::processes::{Process, combine, end, watch};
 use crate::case::Case;
 use crate::ctx::{Mode, Role};
-use crate::flight::Seen;
+use crate::flight::{Record, Seen};
 use crate::worker::{Ending, Task};
 use crate::{cases, expected, report};
 
@@ -192,32 +193,26 @@ fn run(options: &Options) -> io::Result<bool> {
     if runs.is_empty() {
         return Err(io::Error::other("no case matches the filter; list the cases: dapl-conformance list"));
     }
-    let began = Instant::now();
-    let outcomes = run_all(options, &runs)?;
-    let is_whole = options.filters.is_empty() && options.modes.len() == 2;
-    print_summary(options, wanted.len(), &outcomes, began.elapsed(), is_whole)
-}
-
-/// Runs cases in parallel. Fails if the fork server ends.
-fn run_all(options: &Options, runs: &[(&Case, Mode)]) -> io::Result<Vec<Outcome>> {
     let place = RunDirectory::new()?;
-    let launcher = Launcher::new()?;
+    let began = Instant::now();
     let next = AtomicUsize::new(0);
     let outcomes = Mutex::new(Vec::new());
-    let run_next = || -> io::Result<()> {
-        loop {
-            let index = next.fetch_add(1, Ordering::Relaxed);
-            let Some((case, mode)) = runs.get(index) else { return Ok(()) };
-            let outcome = run_one(options, &place, &launcher, index, case, *mode)?;
-            print_outcome(options, &outcome);
-            outcomes.lock().expect("no runner thread panics").push(outcome);
-        }
-    };
     std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..options.jobs).map(|_| scope.spawn(run_next)).collect();
-        threads.into_iter().try_for_each(|thread| thread.join().expect("no runner thread panics"))
-    })?;
-    Ok(outcomes.into_inner().expect("no runner thread panics"))
+        for _ in 0..options.jobs {
+            scope.spawn(|| {
+                loop {
+                    let index = next.fetch_add(1, Ordering::Relaxed);
+                    let Some((case, mode)) = runs.get(index) else { return };
+                    let outcome = run_one(options, &place, index, case, *mode);
+                    print_outcome(options, &outcome);
+                    outcomes.lock().expect("no runner thread panics").push(outcome);
+                }
+            });
+        }
+    });
+    let outcomes = outcomes.into_inner().expect("no runner thread panics");
+    let is_whole = options.filters.is_empty() && options.modes.len() == 2;
+    print_summary(options, wanted.len(), &outcomes, began.elapsed(), is_whole)
 }
 
 /// Reads the exceptions file: lines of `name: reason` for cases to leave out, and comment lines.
@@ -314,44 +309,72 @@ impl Drop for RunDirectory {
     }
 }
 
-fn run_one(
-    options: &Options,
-    place: &RunDirectory,
-    launcher: &Launcher,
-    index: usize,
-    case: &Case,
-    mode: Mode,
-) -> io::Result<Outcome> {
+fn run_one(options: &Options, place: &RunDirectory, index: usize, case: &Case, mode: Mode) -> Outcome {
     let began = Instant::now();
     let roles: &[Role] = if mode == Mode::Two { &[Role::Client, Role::Server] } else { &[Role::Client] };
-    let tasks = roles.iter().map(|role| task(options, place, index, case, mode, *role)).collect();
-    let mut processes = Processes::start(launcher, index, tasks)?;
-    let hang = processes.watch(case.limit, options.time_factor)?;
-    let (ending, seen) = (processes.ending(hang), processes.seen());
+    let ending = match start(options, place, index, case, mode, roles) {
+        Err(error) => Err(Ending::Failed(format!("cannot start its processes: {error}"))),
+        Ok(processes) => Ok(processes),
+    };
+    let (ending, seen) = match ending {
+        Err(ending) => (ending, Vec::new()),
+        Ok(mut processes) => {
+            let hang = watch(&mut processes, case.limit, options.time_factor);
+            let ending = combine(&processes, hang);
+            (ending, processes.iter().flat_map(|process| Record::read(&process.task.record).seen()).collect())
+        }
+    };
     for role in roles {
         let record = record_of(place, index, *role);
         for kind in ["flight", "steps", "ending", "output"] {
             let _ = fs::remove_file(record.with_extension(kind));
         }
     }
-    Ok(Outcome { name: case.name.to_string(), mode, ending, seen, took: began.elapsed() })
+    Outcome { name: case.name.to_string(), mode, ending, seen, took: began.elapsed() }
 }
 
 fn record_of(place: &RunDirectory, index: usize, role: Role) -> PathBuf {
     place.0.join(format!("{index}-{}.flight", role.word()))
 }
 
-fn task(options: &Options, place: &RunDirectory, index: usize, case: &Case, mode: Mode, role: Role) -> Task {
-    Task {
-        case: case.name.to_string(),
-        mode,
-        role,
-        provider: options.provider.clone(),
-        libdat: options.libdat.clone(),
-        first_qual: first_qual(index),
-        time_factor: options.time_factor,
-        record: record_of(place, index, role),
+fn start(
+    options: &Options,
+    place: &RunDirectory,
+    index: usize,
+    case: &Case,
+    mode: Mode,
+    roles: &[Role],
+) -> io::Result<Vec<Process>> {
+    let (one, other) = UnixStream::pair()?;
+    let mut processes = Vec::new();
+    for (role, channel) in roles.iter().zip([one, other]) {
+        let task = Task {
+            case: case.name.to_string(),
+            area: case.area,
+            mode,
+            role: *role,
+            provider: options.provider.clone(),
+            libdat: options.libdat.clone(),
+            first_qual: first_qual(index),
+            time_factor: options.time_factor,
+            record: record_of(place, index, *role),
+        };
+        let output = File::create(task.record.with_extension("output"))?;
+        let mut command = Command::new(std::env::current_exe()?);
+        // Cases connect thousands of times to a qualifier without a listener. By default the verbs provider retries
+        // such a connect for 50 ms before it rejects the connect.
+        command.env("DAPL_LISTENER_WAIT_MS", "0");
+        command.args(task.to_words()).stdin(Stdio::from(OwnedFd::from(channel)));
+        command.stdout(output.try_clone()?).stderr(output).process_group(0);
+        match command.spawn() {
+            Ok(child) => processes.push(Process { child, task, status: None }),
+            Err(error) => {
+                end(&mut processes);
+                return Err(error);
+            }
+        }
     }
+    Ok(processes)
 }
 
 /// First connection qualifier of a case. Small, because some transports have 16-bit ports. It also depends on the

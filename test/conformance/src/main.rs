@@ -8,8 +8,6 @@
 //! dapl-conformance coverage [--report DIR]
 //! ```
 //!
-//! Each run of a case is one or two processes, which a fork server ([`fork_server`]) starts for the driver.
-//!
 //! Environment variables select the library and the dat.conf; `cargo xtask test conformance` sets them. A FILTER is a
 //! part of a case's name or of its section. A full run fails if an item of [`expected`] was not observed, except with
 //! `--open`. `--complete` fails cases that the provider does not support, and a full run over 2.0 in which an item of
@@ -120,9 +118,7 @@ mod ctx;
 mod driver;
 mod expected;
 mod flight;
-mod fork_server;
 mod kit;
-mod message;
 mod names;
 mod os;
 mod report;
@@ -132,8 +128,11 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
-    if words == [fork_server::WORD] {
-        return fork_server::main();
+    if let [first, rest @ ..] = &words[..]
+        && first == "worker"
+        && let Some(task) = worker::Task::from_words(rest)
+    {
+        worker::main(&task);
     }
     driver::main(&words)
 }

@@ -1,12 +1,11 @@
 //! System functions that std lacks or declares unsafe: fork, mappings, signals to processes, immediate process exit,
 //! environment variables.
 //!
-//! Used by the cases, the fork server and the processes that it starts. Contains no DAT calls.
+//! Used by the cases and by the driver. Contains no DAT calls.
 
 use std::ffi::{OsStr, c_void};
-use std::fs::{File, OpenOptions};
-use std::io::{self, Read};
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::fs::OpenOptions;
+use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -22,105 +21,9 @@ pub(crate) fn leave(status: i32) -> ! {
     unsafe { libc::_exit(status) }
 }
 
-/// Kills a child of this process that was not waited for, and its process group.
 pub(crate) fn kill_group(leader: u32) {
-    // SAFETY: sends signals. A child that has not yet created its group gets the second one; errors are ignored.
-    unsafe {
-        libc::kill(-(leader as i32), libc::SIGKILL);
-        libc::kill(leader as i32, libc::SIGKILL);
-    }
-}
-
-/// Forks this process, which must have only one thread. Returns the id of the child, or `None` in the child.
-pub(crate) fn fork() -> io::Result<Option<u32>> {
-    // SAFETY: without other threads, no lock is held by a thread that the child lacks, so the child may call anything.
-    match unsafe { libc::fork() } {
-        0 => Ok(None),
-        child => u32::try_from(child).map(Some).map_err(|_| io::Error::last_os_error()),
-    }
-}
-
-/// Returns id and wait status of a child that has ended and was not returned before.
-pub(crate) fn ended_child() -> Option<(u32, i32)> {
-    let mut status = 0;
-    // SAFETY: `status` is a local variable. The fork server waits for its children only by this function.
-    let child = unsafe { libc::waitpid(-1, &mut status, libc::WNOHANG) };
-    (child > 0).then_some((child as u32, status))
-}
-
-/// Makes this process the leader of a new process group.
-pub(crate) fn lead_group() {
-    // SAFETY: sets an attribute of this process.
-    unsafe { libc::setpgid(0, 0) };
-}
-
-/// Replaces standard input by `input`, and standard output and error by `output`.
-pub(crate) fn replace_standard_streams(input: &OwnedFd, output: &OwnedFd) {
-    for (from, to) in [(input, libc::STDIN_FILENO), (output, libc::STDOUT_FILENO), (output, libc::STDERR_FILENO)] {
-        // SAFETY: nothing owns the standard descriptors, so they may be replaced at any time.
-        unsafe { libc::dup2(from.as_raw_fd(), to) };
-    }
-}
-
-/// Shifts the addresses of later allocations and mappings by a distance that differs between processes. Otherwise
-/// forked processes have the same addresses, and a library that uses an address of the other process goes unnoticed.
-pub(crate) fn shift_addresses() {
-    let number = std::process::id().wrapping_mul(0x9e37_79b9) as usize;
-    // Below the size (128 KiB) from which malloc creates a mapping.
-    std::mem::forget(std::hint::black_box(Vec::<u8>::with_capacity(number >> 16 & 0xfff0)));
-    std::mem::forget(Map::private(((number >> 16) + 1) * 4096, false));
-}
-
-/// SIGCHLD as a descriptor. The signal stays blocked until the drop.
-pub(crate) struct ChildSignals {
-    descriptor: File,
-    blocked: libc::sigset_t,
-}
-
-impl ChildSignals {
-    pub(crate) fn block() -> io::Result<Self> {
-        // SAFETY: a signal set consists of integers, for which zero is a value.
-        let mut blocked: libc::sigset_t = unsafe { std::mem::zeroed() };
-        // SAFETY: `blocked` is a local variable. A parent may have ignored SIGCHLD; the kernel would then report no end of
-        // a child.
-        let descriptor = unsafe {
-            libc::signal(libc::SIGCHLD, libc::SIG_DFL);
-            libc::sigemptyset(&mut blocked);
-            libc::sigaddset(&mut blocked, libc::SIGCHLD);
-            libc::sigprocmask(libc::SIG_BLOCK, &blocked, std::ptr::null_mut());
-            libc::signalfd(-1, &blocked, libc::SFD_CLOEXEC)
-        };
-        if descriptor < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: the descriptor is open, and nothing else owns it.
-        Ok(ChildSignals { descriptor: unsafe { File::from_raw_fd(descriptor) }, blocked })
-    }
-
-    /// Waits until a child has ended or `input` is readable, and returns whether `input` is.
-    pub(crate) fn wait(&self, input: BorrowedFd) -> io::Result<bool> {
-        let entry = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-        let mut entries = [entry(input.as_raw_fd()), entry(self.descriptor.as_raw_fd())];
-        // SAFETY: the pointer and the length are those of a local array.
-        while unsafe { libc::poll(entries.as_mut_ptr(), entries.len() as libc::nfds_t, -1) } < 0 {
-            let error = io::Error::last_os_error();
-            if error.kind() != io::ErrorKind::Interrupted {
-                return Err(error);
-            }
-        }
-        if entries[1].revents != 0 {
-            let mut signal = [0; size_of::<libc::signalfd_siginfo>()];
-            (&self.descriptor).read_exact(&mut signal)?;
-        }
-        Ok(entries[0].revents != 0)
-    }
-}
-
-impl Drop for ChildSignals {
-    fn drop(&mut self) {
-        // SAFETY: the set was filled in `block`.
-        unsafe { libc::sigprocmask(libc::SIG_UNBLOCK, &self.blocked, std::ptr::null_mut()) };
-    }
+    // SAFETY: sends a signal; a group that no longer exists gives an error, which is ignored.
+    unsafe { libc::kill(-(leader as i32), libc::SIGKILL) };
 }
 
 /// Ends this process like a crash: no exit handler runs, nothing is closed.

@@ -1,6 +1,6 @@
 //! The process under test: loads the library, runs one role (or both, as threads), writes its result, and exits.
 //!
-//! The fork server starts it. Its standard input is the channel to the partner process.
+//! Only the driver starts it. Its standard input is the channel to the partner process.
 #![forbid(unsafe_code)]
 
 use std::any::Any;
@@ -11,12 +11,12 @@ use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::case::{Body, Case};
 use crate::ctx::{Ctx, Mode, OtherEnded, Role, Unsupported};
-use crate::{api, flight, kit, os};
+use crate::{api, cases, flight, kit, os};
 
 /// Time limit for a role to end after its partner has failed.
 pub(crate) const GRACE: Duration = Duration::from_secs(1);
@@ -25,9 +25,11 @@ pub(crate) const GRACE: Duration = Duration::from_secs(1);
 const MARGIN: Duration = Duration::from_secs(3);
 
 /// Arguments from the driver to a process.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone)]
 pub(crate) struct Task {
     pub(crate) case: String,
+    /// Area of the case. Only this area's list is created: creating all lists would take longer than most cases.
+    pub(crate) area: usize,
     pub(crate) mode: Mode,
     pub(crate) role: Role,
     pub(crate) provider: String,
@@ -40,23 +42,23 @@ pub(crate) struct Task {
 }
 
 impl Task {
-    /// Number of words that encode a task.
-    pub(crate) const WORDS: usize = 8;
-
-    /// Encodes the task as words.
-    pub(crate) fn to_words(&self) -> [String; Self::WORDS] {
-        let record = self.record.to_string_lossy();
-        let numbers = [self.first_qual, u64::from(self.time_factor)].map(|number| number.to_string());
-        let [first_qual, time_factor] = [&*numbers[0], &*numbers[1]];
-        let (mode, role) = (self.mode.word(), self.role.word());
-        [&*self.case, first_qual, time_factor, mode, role, &self.provider, &self.libdat, &record].map(str::to_owned)
+    /// Encodes the task as program arguments.
+    pub(crate) fn to_words(&self) -> Vec<String> {
+        let record = self.record.to_string_lossy().into_owned();
+        let words = [self.mode.word(), self.role.word(), &self.provider, &self.libdat, &record];
+        let numbers = [self.area as u64, self.first_qual, u64::from(self.time_factor)];
+        let mut all = vec!["worker".to_owned(), self.case.clone()];
+        all.extend(numbers.map(|number| number.to_string()));
+        all.extend(words.map(str::to_owned));
+        all
     }
 
-    /// Decodes the task; `None` if the words are invalid.
+    /// Decodes the task from program arguments.
     pub(crate) fn from_words(words: &[String]) -> Option<Self> {
-        let [case, first_qual, time_factor, mode, role, provider, libdat, record] = words else { return None };
+        let [case, area, first_qual, time_factor, mode, role, provider, libdat, record] = words else { return None };
         Some(Task {
             case: case.clone(),
+            area: area.parse().ok()?,
             mode: if mode == "two" { Mode::Two } else { Mode::One },
             role: if role == "server" { Role::Server } else { Role::Client },
             provider: provider.clone(),
@@ -70,11 +72,6 @@ impl Task {
     /// Path of the result file.
     pub(crate) fn ending(&self) -> PathBuf {
         self.record.with_extension("ending")
-    }
-
-    /// Path of the file that receives standard output and error.
-    pub(crate) fn output(&self) -> PathBuf {
-        self.record.with_extension("output")
     }
 }
 
@@ -125,12 +122,13 @@ impl Ending {
     }
 }
 
-/// Runs a role of one of these cases and ends the process.
-pub(crate) fn main(task: &Task, cases: &'static [Case]) -> ! {
+/// Runs a role and ends the process.
+pub(crate) fn main(task: &Task) -> ! {
+    os::die_with_parent();
     watch_panics();
     let _ = crate::kit::PROVIDER.set(task.provider.clone());
     crate::kit::TIMEOUT_FACTOR.store(task.time_factor, std::sync::atomic::Ordering::Relaxed);
-    let ending = match prepare(task, cases) {
+    let ending = match prepare(task) {
         Ok(case) => play(task, case),
         Err(why) => Ending::Failed(why),
     };
@@ -145,39 +143,41 @@ pub(crate) fn main(task: &Task, cases: &'static [Case]) -> ! {
     std::process::exit(0)
 }
 
-fn prepare(task: &Task, cases: &'static [Case]) -> Result<&'static Case, String> {
+fn prepare(task: &Task) -> Result<Case, String> {
     flight::open(&task.record).map_err(|error| format!("{}: {error}", task.record.display()))?;
     api::load(&task.libdat)?;
-    cases.iter().find(|case| case.name == task.case).ok_or_else(|| format!("no case {}", task.case))
+    let area = cases::area(task.area);
+    area.into_iter().find(|case| case.name == task.case).ok_or_else(|| format!("no case {}", task.case))
 }
 
-fn play(task: &Task, case: &'static Case) -> Ending {
+fn play(task: &Task, case: Case) -> Ending {
     if let Some(absent) = case.needs.iter().find(|need| !kit::has(&task.provider, **need)) {
         return Ending::Unsupported(format!("{absent:?}"));
     }
     let channel = || io::stdin().as_fd().try_clone_to_owned().ok().map(UnixStream::from);
     match (&case.body, task.mode) {
-        (Body::Local(body), Mode::One) => run(body, &ctx(task, case, task.role, None)),
+        (Body::Local(body), Mode::One) => run(body, &ctx(task, &case, task.role, None)),
         // For a local case the channel only makes both processes start at the same time.
         (Body::Local(body), Mode::Two) => {
-            let (start, own) = (ctx(task, case, task.role, channel()), ctx(task, case, task.role, None));
+            let (start, own) = (ctx(task, &case, task.role, channel()), ctx(task, &case, task.role, None));
             catch(|| start.meet()).worse(run(body, &own))
         }
         (Body::Pair(client, _), Mode::Two) if task.role == Role::Client => {
-            run(client, &ctx(task, case, Role::Client, channel()))
+            run(client, &ctx(task, &case, Role::Client, channel()))
         }
-        (Body::Pair(_, server), Mode::Two) => run(server, &ctx(task, case, Role::Server, channel())),
+        (Body::Pair(_, server), Mode::Two) => run(server, &ctx(task, &case, Role::Server, channel())),
         (Body::Pair(..), Mode::One) => threads(task, case),
     }
 }
 
 /// Runs both roles, each in a thread. If the first result is not a success, the other role gets only a short time to
 /// end.
-fn threads(task: &Task, case: &'static Case) -> Ending {
+fn threads(task: &Task, case: Case) -> Ending {
     let (one, other) = UnixStream::pair().expect("the system permits another socket pair");
+    let case = Arc::new(case);
     let (sender, receive) = mpsc::channel();
     for (role, channel) in [(Role::Client, one), (Role::Server, other)] {
-        let (sender, ctx) = (sender.clone(), ctx(task, case, role, Some(channel)));
+        let (case, sender, ctx) = (Arc::clone(&case), sender.clone(), ctx(task, &case, role, Some(channel)));
         let run_role = move || {
             let Body::Pair(client, server) = &case.body else {
                 unreachable!("this function runs only cases with two roles")

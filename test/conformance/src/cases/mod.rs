@@ -38,5 +38,12 @@ const AREAS: [fn() -> Vec<Case>; 14] = [
 ];
 
 pub(crate) fn all() -> Vec<Case> {
-    AREAS.iter().flat_map(|area| area()).collect()
+    (0..AREAS.len()).flat_map(area).collect()
+}
+
+/// Returns the cases of one area, by its index.
+pub(crate) fn area(number: usize) -> Vec<Case> {
+    let mut cases = AREAS.get(number).map(|area| area()).unwrap_or_default();
+    cases.iter_mut().for_each(|case| case.area = number);
+    cases
 }
