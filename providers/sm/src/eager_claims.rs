@@ -182,34 +182,47 @@ mod interleavings {
 
     use super::*;
 
-    fn copy(slot: u64, memory: &AccessCheck, copies: &AtomicU64) {
-        memory.write();
-        assert_eq!(copies.fetch_add(1, Ordering::Relaxed), slot, "the order of the copies");
+    const SLOTS: usize = 2;
+
+    /// The memory that the copies write: that of each slot, and a place to which all copies write.
+    #[derive(Default)]
+    struct Memory {
+        slots: [AccessCheck; SLOTS],
+        all: AccessCheck,
+        /// Number of copies.
+        copies: AtomicU64,
+    }
+
+    impl Memory {
+        fn copy(&self, slot: u64) {
+            self.slots[slot as usize].write();
+            self.all.write();
+            assert_eq!(self.copies.fetch_add(1, Ordering::Relaxed), slot, "the order of the copies");
+        }
     }
 
     #[test]
     fn each_write_is_copied_once_and_in_order() {
-        const SLOTS: u64 = 2;
         loom::model(|| {
             let (target, initiator) = (SharedMapping::fake(1536), SharedMapping::fake(1536));
-            let memory = Arc::<AccessCheck>::default();
-            // Number of writes to which the target has responded, and number of copies.
-            let (responses, copies) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+            let memory = Arc::<Memory>::default();
+            // Number of the first writes to which the target has responded.
+            let responses = Arc::new(AtomicU64::new(0));
             let reading = {
                 let (target, initiator) = (target.clone(), initiator.clone());
-                let (memory, responses, copies) = (memory.clone(), responses.clone(), copies.clone());
+                let (memory, responses) = (memory.clone(), responses.clone());
                 thread::spawn(move || {
                     let claims = EagerClaims { local: &target, peer: &initiator };
-                    for slot in 0..SLOTS {
+                    for slot in 0..SLOTS as u64 {
                         loop {
                             barrier::compiler_only();
                             match claims.claim(slot) {
                                 Claim::Granted => {
-                                    copy(slot, &memory, &copies);
+                                    memory.copy(slot);
                                     responses.store(slot + 1, Ordering::Release);
                                     break;
                                 }
-                                Claim::Copied => break memory.read(),
+                                Claim::Copied => break memory.slots[slot as usize].read(),
                                 Claim::Pending => thread::yield_now(),
                             }
                         }
@@ -219,7 +232,7 @@ mod interleavings {
             };
             let claims = EagerClaims { local: &initiator, peer: &target };
             let mut last = LastReclaim::default();
-            for end in 1..=SLOTS {
+            for end in 1..=SLOTS as u64 {
                 let begin = last.end;
                 last = claims.reclaim(end, last).unwrap();
                 if last.first > begin {
@@ -227,11 +240,11 @@ mod interleavings {
                         thread::yield_now();
                     }
                 }
-                (last.first.max(begin)..end).for_each(|slot| copy(slot, &memory, &copies));
+                (last.first.max(begin)..end).for_each(|slot| memory.copy(slot));
                 last = claims.report_copied(end, last);
             }
             reading.join().unwrap();
-            assert_eq!(copies.load(Ordering::Relaxed), SLOTS);
+            assert_eq!(memory.copies.load(Ordering::Relaxed), SLOTS as u64);
         });
     }
 }
