@@ -34,8 +34,8 @@ const RECLAIM_AFTER: Duration = Duration::from_micros(10);
 const FIRST_CHECK: u32 = 4;
 /// Number of RDMA operations after a reclaim during which no write is eager.
 const MIN_PAUSE: u32 = 32;
-/// The pause doubles up to this number if the target has responded to fewer than `MIN_PAUSE` eager writes since the last
-/// reclaim. So a target that polls only its memory causes few reclaims.
+/// The pause doubles up to this number if the target was late, and has responded to fewer than `MIN_PAUSE` eager writes
+/// since the last reclaim. So a target that polls only its memory causes few reclaims.
 const MAX_PAUSE: u32 = 1 << 16;
 
 /// State of the eager writes of a connection.
