@@ -86,6 +86,16 @@ impl EagerClaims<'_> {
         }
     }
 
+    /// Whether the peer has claimed the write in this slot.
+    pub(crate) fn is_claimed_by_peer(&self, slot: u64) -> bool {
+        self.peer.word(CLAIMED_OFFSET).load(Ordering::Relaxed) > slot
+    }
+
+    /// Whether the initiator has copied the write in this slot.
+    pub(crate) fn is_copied(&self, slot: u64) -> bool {
+        self.is_reclaimed(slot) && self.decision(slot) == Claim::Copied
+    }
+
     /// Whether a claim of the write in this slot would still be pending.
     pub(crate) fn is_pending(&self, slot: u64) -> bool {
         self.is_reclaimed(slot) && self.decision(slot) == Claim::Pending
@@ -108,6 +118,18 @@ impl EagerClaims<'_> {
         // Release, for the Acquire in `decision`: a target that sees the decision also sees `first`.
         self.local.word(DECIDED_OFFSET).store(end, Ordering::Release);
         Some(LastReclaim { first, end })
+    }
+
+    /// Reports that the initiator has copied the write in this slot, although the target has claimed it: the target has
+    /// returned it, and waits. Earlier writes are complete. `last`: the last reclaim, which may include later slots.
+    pub(crate) fn take_back(&self, slot: u64, last: LastReclaim) -> LastReclaim {
+        let end = last.end.max(slot + 1);
+        self.local.word(FIRST_OFFSET).store(slot, Ordering::Relaxed);
+        // Release, for the Acquire in `decision`: the bytes were written before the target goes on to the next slot.
+        self.local.word(COPIED_OFFSET).store(slot + 1, Ordering::Release);
+        self.local.word(DECIDED_OFFSET).store(end, Ordering::Release);
+        self.local.word(RECLAIMED_OFFSET).store(end, Ordering::Release);
+        LastReclaim { first: slot, end }
     }
 
     /// Reports that the initiator has copied the reclaimed writes in the slots below `slot`. It leaves the other ones to

@@ -84,6 +84,8 @@ pub(crate) struct RxRings {
     waits_for_receive: bool,
     /// Whether the next request is an eager write that the initiator has reclaimed and not copied yet.
     waits_for_initiator: bool,
+    /// Slot of the delegated part that this process has returned to the initiator, because the kernel denies the copy.
+    returned_part: Option<u64>,
     /// Number of consumed requests that was last published to the peer.
     reported: u64,
 }
@@ -105,6 +107,7 @@ impl RxRings {
             staged,
             waits_for_receive: false,
             waits_for_initiator: false,
+            returned_part: None,
             reported: 0,
             link,
         })
@@ -118,10 +121,12 @@ impl RxRings {
             && !self.must_wait_for_initiator()
     }
 
-    /// Whether the next request is an eager write that the initiator is still copying.
+    /// Whether the next request is an eager write, or a delegated part, that the initiator is still copying.
     fn must_wait_for_initiator(&self) -> bool {
         let slot = self.requests.consumed();
-        self.waits_for_initiator && self.link.eager_claims().is_some_and(|claims| claims.is_pending(slot))
+        let Some(claims) = self.link.eager_claims() else { return false };
+        self.waits_for_initiator && claims.is_pending(slot)
+            || self.returned_part == Some(slot) && !claims.is_copied(slot)
     }
 
     /// Whether the next message waits for a receive.
@@ -231,6 +236,9 @@ impl Rx {
                     rings.process_fragment(context, header).inspect(|_| answered = true)
                 }
                 MessageKind::EagerWrite => rings.process_eager_write(context, header).inspect(|done| answered |= *done),
+                MessageKind::DelegatedWrite => {
+                    rings.process_delegated_write(context, header).inspect(|done| answered |= *done)
+                }
                 MessageKind::Offer => rings.fetch(context, &mut self.queue, &mut self.marks, header, &mut budget, out),
                 MessageKind::WriteImmediate => rings.notify(context, &mut self.queue, &mut self.marks, header, out),
                 MessageKind::Atomic => rings.execute(context).inspect(|_| answered = true),

@@ -101,6 +101,24 @@ pub(crate) unsafe fn write_buffer(
     unsafe { copy_acquired(regions, peer, announcement, direction, &local, target, method) }
 }
 
+/// Copies `source`, which is memory of the peer, to the address `to` of this process by the kernel.
+///
+/// # Safety
+///
+/// As many bytes as the source has are in memory at `to` that is registered for this access until the call returns.
+pub(crate) unsafe fn read_to_buffer(
+    regions: &Regions,
+    peer: &PeerEndpoint,
+    announcement: &AtomicU64,
+    to: u64,
+    source: &AccessTarget,
+) -> Result<(), CopyError> {
+    let local = Segment { key: 0, pad: 0, address: to, length: source.length };
+    let (direction, method) = (Direction::Read, CopyMethod::Kernel);
+    // SAFETY: the caller guarantees that the local memory is registered (# Safety).
+    unsafe { copy_acquired(regions, peer, announcement, direction, &local, source, method) }
+}
+
 /// Copies as [`copy`] does, without a check of the local segment.
 ///
 /// # Safety

@@ -8,9 +8,14 @@ use dapl_software::memory::user_copy;
 
 use super::RxRings;
 use crate::eager_claims::Claim;
+use crate::memory::cma::CopyError;
 use crate::memory::regions::AccessTarget;
-use crate::proto::message::{EagerWrite, Fragment, Header, LINE, MessageKind};
-use crate::qp::context::{ConnectionFault, NAK_ACCESS, QpContext};
+use crate::proto::message::{DelegatedWrite, EagerWrite, Fragment, Header, LINE, MAX_PART_BYTES, MessageKind};
+use crate::qp::context::{ConnectionFault, NAK_ACCESS, NAK_DENIED, NAK_SOURCE, QpContext};
+use crate::qp::link::WAKE_ON_PROGRESS;
+use crate::qp::single_copy;
+
+const EARLY: ConnectionFault = ConnectionFault::InvalidData("data before the set-up was complete");
 
 impl RxRings {
     /// Processes an RMA fragment in the peer's RMA buffer: copies between this buffer and local memory, and sends the
@@ -18,8 +23,7 @@ impl RxRings {
     pub(super) fn process_fragment(&mut self, context: &QpContext, header: Header) -> Result<bool, ConnectionFault> {
         let fields = self.requests.fields();
         context.watch.set_carried_ack(fields.ack);
-        let peer_side =
-            self.link.peer_side().ok_or(ConnectionFault::InvalidData("data before the set-up was complete"))?;
+        let peer_side = self.link.peer_side().ok_or(EARLY)?;
         let line = fields.aux as usize * LINE;
         if line + 2 * LINE > peer_side.rma.len() {
             return Err(ConnectionFault::InvalidData("a fragment outside its RMA buffer"));
@@ -41,8 +45,7 @@ impl RxRings {
     pub(super) fn process_eager_write(&mut self, context: &QpContext, header: Header) -> Result<bool, ConnectionFault> {
         let (fields, slot) = (self.requests.fields(), self.requests.consumed());
         context.watch.set_carried_ack(fields.ack);
-        let early = ConnectionFault::InvalidData("data before the set-up was complete");
-        let claim = self.link.eager_claims().ok_or(early)?.claim(slot);
+        let claim = self.link.eager_claims().ok_or(EARLY)?.claim(slot);
         self.waits_for_initiator = claim == Claim::Pending;
         if claim != Claim::Granted {
             return Ok(claim == Claim::Copied);
@@ -55,7 +58,7 @@ impl RxRings {
         let payload = if header.inline {
             (length <= EagerWrite::INLINE).then(|| self.requests.payload().wrapping_add(EagerWrite::BYTES))
         } else {
-            let rma = &self.link.peer_side().ok_or(early)?.rma;
+            let rma = &self.link.peer_side().ok_or(EARLY)?.rma;
             rma.bytes(fields.aux as usize * LINE, length).map(|bytes| bytes.cast_const())
         };
         let payload = payload
@@ -63,6 +66,64 @@ impl RxRings {
             .ok_or(ConnectionFault::InvalidData("an eager write outside its slot and its RMA buffer"))?;
         let fragment = Fragment { key, length: header.length, address, origin: 0, cookie: 0 };
         self.copy_for_peer(context, fragment, payload.cast_mut(), AccessRight::RemoteWrite, slot as u32)
+    }
+
+    /// Processes a delegated part of a write as [`Self::process_eager_write`] does, but copies from the initiator's
+    /// memory. If the kernel denies this copy, returns the part to the initiator, and waits until the initiator has
+    /// copied it.
+    pub(super) fn process_delegated_write(
+        &mut self,
+        context: &QpContext,
+        header: Header,
+    ) -> Result<bool, ConnectionFault> {
+        let (fields, slot) = (self.requests.fields(), self.requests.consumed());
+        context.watch.set_carried_ack(fields.ack);
+        let claims = self.link.eager_claims().ok_or(EARLY)?;
+        if self.returned_part == Some(slot) {
+            return Ok(claims.is_copied(slot));
+        }
+        let claim = claims.claim(slot);
+        self.waits_for_initiator = claim == Claim::Pending;
+        if claim != Claim::Granted {
+            return Ok(claim == Claim::Copied);
+        }
+        fail_point!(PartClaimed);
+        let write = DelegatedWrite::decode(self.requests.payload_words());
+        if header.length == 0 || u64::from(header.length) > MAX_PART_BYTES {
+            return Err(ConnectionFault::InvalidData("a delegated part of invalid length"));
+        }
+        let DelegatedWrite { address, key, .. } = write;
+        let length = u64::from(header.length);
+        let status = match self.copy_part(context, &write, length) {
+            Ok(()) => 0,
+            Err(CopyError::PeerExited) => return Ok(false), // The connection ends soon.
+            Err(CopyError::Denied) => {
+                self.returned_part = Some(slot);
+                self.send_response(Header::plain(MessageKind::RmaAck, NAK_DENIED), slot as u32)?;
+                self.link.wake_if_flagged(WAKE_ON_PROGRESS);
+                return Ok(false);
+            }
+            Err(CopyError::RemoteMemory) => {
+                self.returned_part = Some(slot); // The initiator ends the connection.
+                NAK_SOURCE
+            }
+            Err(CopyError::LocalMemory) => NAK_ACCESS,
+        };
+        let right = AccessRight::RemoteWrite;
+        self.respond(context, status, slot as u32, &AccessTarget { key, pd: context.pd, address, length, right })
+    }
+
+    /// Copies a delegated part from the initiator's memory to local memory.
+    fn copy_part(&self, context: &QpContext, write: &DelegatedWrite, length: u64) -> Result<(), CopyError> {
+        let peer_side = self.link.peer_side().ok_or(CopyError::PeerExited)?;
+        let ids = (context.pd, context.domain.number());
+        let held = context.regions.acquire_for_peer(write.key, ids, write.address, length, AccessRight::RemoteWrite);
+        let (_guard, address) = held.map_err(|_| CopyError::LocalMemory)?;
+        let (pd, right) = (peer_side.pd, AccessRight::LocalRead);
+        let source = AccessTarget { key: write.source_key, pd, address: write.source_address, length, right };
+        let announcement = self.link.fetch_announcement();
+        // SAFETY: the bytes are in local memory that is registered for writes of the peer, and `_guard` marks it in use.
+        unsafe { single_copy::read_to_buffer(&context.regions, &peer_side.peer, announcement, address, &source) }
     }
 
     /// Copies between registered memory and a buffer of the peer, and sends the response. `right`: the access that the
@@ -90,18 +151,25 @@ impl RxRings {
                 }
             }
         });
-        let status = if is_copied { 0 } else { NAK_ACCESS };
         fail_point!(TargetCopied);
+        let target = AccessTarget { key, pd: context.pd, address, length: length.into(), right };
+        self.respond(context, if is_copied { 0 } else { NAK_ACCESS }, id, &target)
+    }
+
+    /// Sends the response to an operation. After a refused access the connection ends, and later requests are not
+    /// executed.
+    fn respond(
+        &mut self,
+        context: &QpContext,
+        status: u32,
+        id: u32,
+        target: &AccessTarget,
+    ) -> Result<bool, ConnectionFault> {
         self.send_response(Header::plain(MessageKind::RmaAck, status), id)?;
-        // If the access was denied, the connection ends, and later requests are not executed.
-        if status == 0 {
-            return Ok(true);
+        if status == NAK_ACCESS {
+            context.report_refused(None, context.regions.entry(target.key), *target);
+            return Err(ConnectionFault::Access);
         }
-        context.report_refused(
-            None,
-            context.regions.entry(key),
-            AccessTarget { key, pd: context.pd, address, length: length.into(), right },
-        );
-        Err(ConnectionFault::Access)
+        Ok(status == 0)
     }
 }
