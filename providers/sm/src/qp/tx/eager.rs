@@ -8,28 +8,31 @@
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-use dapl::provider::{Remote, Status};
+use dapl::provider::{Remote, Segment, Status};
 use dapl_software::memory::rights::AccessRight;
 use dapl_software::memory::scatter_gather::gather;
 
+use super::delegated::DelegatedPart;
 use super::request::{IssueResult, RequestPhase, WorkRequest};
 use super::responses::{AwaitedKind, AwaitedResponse};
 use super::{Tx, TxRings};
 use crate::eager_claims::LastReclaim;
-use crate::memory::cma::CopyError;
+use crate::memory::cma::{CopyError, Direction};
 use crate::memory::kernel_copy;
 use crate::memory::regions::AccessTarget;
 use crate::proto::message::{EagerWrite, Header, LINE, MessageKind};
 use crate::qp::context::{ConnectionFault, QpContext};
 use crate::qp::link::WAKE_ON_REQUESTS;
 use crate::qp::ring::SlotFields;
-use crate::qp::single_copy;
+use crate::qp::single_copy::{self, CopyMethod};
 
 /// Maximum length of an eager write in bytes.
 const MAX_BYTES: u64 = 4096;
 /// Time without a response after which writes are reclaimed. A target that polls responds within 0.5 us to 8 bytes, and
 /// within 1.5 us to 4 KiB (half round trips of the bench `mpi`).
 const RECLAIM_AFTER: Duration = Duration::from_micros(10);
+/// The same time if the target is copying a delegated part, which takes about 10 us.
+const RECLAIM_AFTER_COPY: Duration = Duration::from_millis(1);
 /// Number of polls without a response after which this time begins.
 const FIRST_CHECK: u32 = 4;
 /// Number of RDMA operations after a reclaim during which no write is eager.
@@ -38,10 +41,22 @@ const MIN_PAUSE: u32 = 32;
 /// since the last reclaim. So a target that polls only its memory causes few reclaims.
 const MAX_PAUSE: u32 = 1 << 16;
 
-/// State of the eager writes of a connection.
+/// Location of the payload of an eager write.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum EagerPayload {
+    Slot,
+    RmaBuffer,
+    /// The payload of a delegated part is in the consumer's memory.
+    Memory(Segment),
+}
+
+/// State of the eager writes of a connection, and of its delegated part (`delegated`).
 #[derive(Debug)]
 pub(super) struct EagerWrites {
     is_supported: bool,
+    /// Whether the target can copy delegated parts.
+    supports_delegation: bool,
+    delegated: Option<DelegatedPart>,
     /// Number of eager writes to which the target has not responded. Their entries come first in `TxRings::pending`.
     outstanding: usize,
     /// Number of polls since the target last responded, or since the oldest outstanding write was published.
@@ -65,9 +80,11 @@ pub(super) struct EagerWrites {
 }
 
 impl EagerWrites {
-    pub(super) fn new(is_supported: bool) -> Self {
+    pub(super) fn new(is_supported: bool, supports_delegation: bool) -> Self {
         EagerWrites {
             is_supported,
+            supports_delegation,
+            delegated: None,
             outstanding: 0,
             idle_polls: Cell::new(0),
             idle_since: Cell::new(Instant::now()),
@@ -85,9 +102,31 @@ impl EagerWrites {
         self.outstanding > 0
     }
 
-    /// Removes the oldest eager write, to which the target has responded, from the count, and restarts the time limit.
-    pub(super) fn count_response(&mut self) {
+    pub(super) fn outstanding_count(&self) -> usize {
+        self.outstanding
+    }
+
+    pub(super) fn supports_delegation(&self) -> bool {
+        self.supports_delegation
+    }
+
+    pub(super) fn delegated(&self) -> Option<DelegatedPart> {
+        self.delegated
+    }
+
+    pub(super) fn set_delegated(&mut self, part: DelegatedPart) {
+        self.delegated = Some(part);
+    }
+
+    /// Removes the oldest eager write, which is complete, from the count.
+    fn count_completed(&mut self, slot: u64) {
         self.outstanding -= 1;
+        self.delegated.take_if(|part| part.slot == slot);
+    }
+
+    /// Counts the target's response to the oldest eager write, and restarts the time limit.
+    pub(super) fn count_response(&mut self, slot: u64) {
+        self.count_completed(slot);
         self.restart_time_limit();
         self.responses = self.responses.saturating_add(1);
     }
@@ -111,13 +150,13 @@ impl EagerWrites {
 
     /// Counts a poll that finds no response. Returns whether the target has not responded in time. Reads the clock in
     /// few polls, because that takes as long as a poll.
-    fn count_idle_poll(&self) -> bool {
+    fn count_idle_poll(&self, limit: Duration) -> bool {
         let polls = self.idle_polls.get().saturating_add(1);
         self.idle_polls.set(polls);
         if polls == FIRST_CHECK {
             self.idle_since.set(Instant::now());
         } else if polls > FIRST_CHECK && (polls.is_power_of_two() || polls.is_multiple_of(16)) {
-            self.is_late.set(self.idle_since.get().elapsed() > RECLAIM_AFTER);
+            self.is_late.set(self.idle_since.get().elapsed() > limit);
         }
         self.is_late.get()
     }
@@ -134,9 +173,14 @@ impl TxRings {
     /// is space. The caller has checked that the memory of the target is not mapped in this process.
     #[inline]
     pub(super) fn is_eager(&self, key: u32, length: u64) -> bool {
+        length <= MAX_BYTES && self.can_publish_eagerly(key)
+    }
+
+    /// Whether a write to memory with this key can be left to the target, apart from its length.
+    #[inline]
+    pub(super) fn can_publish_eagerly(&self, key: u32) -> bool {
         let eager = &self.eager;
-        length <= MAX_BYTES
-            && eager.is_supported
+        eager.is_supported
             && eager.pause == 0
             && !eager.copies_are_due
             // Responses arrive in order, and a reclaim must not let a write overtake earlier operations.
@@ -157,7 +201,7 @@ impl TxRings {
         })
     }
 
-    /// Publishes an eager write.
+    /// Publishes the bytes of the request that were not issued yet as an eager write.
     pub(super) fn write_eagerly(
         &mut self,
         context: &QpContext,
@@ -165,7 +209,9 @@ impl TxRings {
         number: u64,
         remote: Remote,
     ) -> IssueResult {
-        let (slot, length) = (self.requests.next(), request.segments.total() as usize);
+        let (slot, offset) = (self.requests.next(), request.issued);
+        let length = (request.segments.total() - offset) as usize;
+        let remote = Remote { address: remote.address + offset, ..remote };
         let most = self.link.peer_side().map_or(0, |side| side.geometry.max_fragments()) as usize;
         if self.pending.len() >= most {
             return IssueResult::Partial { published: false };
@@ -183,7 +229,7 @@ impl TxRings {
         let Some(to) = to else { return IssueResult::Failed(Status::LocalEp) };
         // SAFETY: the `length` bytes are in the next slot, or in free lines of the local RMA buffer. The peer reads
         // neither before the slot is published.
-        if let Err(status) = unsafe { gather(&*context.regions, context.pd, &request.segments, 0, to, length) } {
+        if let Err(status) = unsafe { gather(&*context.regions, context.pd, &request.segments, offset, to, length) } {
             return IssueResult::Failed(status);
         }
         self.rma.reserve_found(mark);
@@ -192,15 +238,21 @@ impl TxRings {
         let header = Header { inline: is_inline, ..Header::plain(MessageKind::EagerWrite, length as u32) };
         let payload = SlotFields { aux: line, total: Some(address), ..self.payload(context) };
         self.requests.push(header, &payload);
-        let (offset, length, kind) = (0, length as u32, AwaitedKind::Eager { slot, is_inline, remote });
-        self.pending.push_back(AwaitedResponse { request: number, line, mark, offset, length, kind });
+        let payload = if is_inline { EagerPayload::Slot } else { EagerPayload::RmaBuffer };
+        let kind = AwaitedKind::Eager { slot, payload, remote };
+        self.await_eager(AwaitedResponse { request: number, line, mark, offset, length: length as u32, kind });
+        request.issued += length as u64;
+        request.phase = RequestPhase::Sent(u64::MAX); // The request is complete when the target has responded.
+        IssueResult::Complete { published: true }
+    }
+
+    /// Records an eager write or a delegated part that was published.
+    pub(super) fn await_eager(&mut self, write: AwaitedResponse) {
+        self.pending.push_back(write);
         if self.eager.outstanding == 0 {
             self.eager.restart_time_limit();
         }
         self.eager.outstanding += 1;
-        request.issued = length.into();
-        request.phase = RequestPhase::Sent(u64::MAX); // The request is complete when the target has responded.
-        IssueResult::Complete { published: true }
     }
 
     /// Records that the next request waits until all eager writes are complete, because it must not overtake them.
@@ -211,42 +263,57 @@ impl TxRings {
         waits
     }
 
-    /// Whether any outstanding eager write can be reclaimed. After a reclaim the target has claimed those that are left.
+    /// Whether any outstanding eager write can be reclaimed. The target claims in order, so the last one decides.
     fn has_reclaimable(&self) -> bool {
         let last = self.eager.outstanding.checked_sub(1).and_then(|index| self.pending.get(index));
         last.is_some_and(|last| {
             let AwaitedKind::Eager { slot, remote, .. } = last.kind else { return false };
-            self.eager.is_supported && slot >= self.eager.last_reclaim.end && self.can_reclaim(remote.key)
+            self.eager.is_supported
+                && slot >= self.eager.last_reclaim.end
+                && self.link.eager_claims().is_some_and(|claims| !claims.is_claimed_by_peer(slot))
+                && self.can_reclaim(remote.key)
         })
     }
 
     /// Counts a poll for the time limit of eager writes. Returns whether a pass must reclaim them.
     #[inline]
     pub(super) fn count_poll_of_eager_writes(&self) -> bool {
-        self.eager.outstanding > 0 && self.eager.count_idle_poll() && self.has_reclaimable()
+        if self.eager.outstanding == 0 {
+            return false;
+        }
+        let limit = if self.target_is_copying() { RECLAIM_AFTER_COPY } else { RECLAIM_AFTER };
+        self.eager.count_idle_poll(limit) && self.has_reclaimable()
     }
 
     /// Copies the payload of a reclaimed write to the target.
     fn copy_reclaimed(&self, context: &QpContext, write: &AwaitedResponse) -> Result<(), CopyError> {
-        let (Some(side), AwaitedKind::Eager { slot, is_inline, remote }) = (self.link.peer_side(), write.kind) else {
+        let (Some(side), AwaitedKind::Eager { slot, payload, remote }) = (self.link.peer_side(), write.kind) else {
             return Err(CopyError::PeerExited);
-        };
-        let from = if is_inline {
-            self.requests.payload_of(slot).wrapping_add(EagerWrite::BYTES)
-        } else {
-            let from = self.link.rma.bytes(write.line as usize * LINE, write.length as usize);
-            from.ok_or(CopyError::LocalMemory)?.cast_const()
         };
         let (right, length) = (AccessRight::RemoteWrite, u64::from(write.length));
         let target = AccessTarget { key: remote.key, pd: side.pd, address: remote.address, length, right };
+        let (regions, announcement) = (&*context.regions, self.link.announcement());
+        let in_buffer = || self.link.rma.bytes(write.line as usize * LINE, write.length as usize);
+        let from = match payload {
+            EagerPayload::Slot => self.requests.payload_of(slot).wrapping_add(EagerWrite::BYTES),
+            EagerPayload::RmaBuffer => in_buffer().ok_or(CopyError::LocalMemory)?.cast_const(),
+            EagerPayload::Memory(source) => {
+                let (local, method) = ((source, context.pd), CopyMethod::Kernel);
+                return single_copy::copy(regions, &side.peer, announcement, Direction::Write, local, &target, method)
+                    .inspect_err(|error| self.publish_refusal(*error, &target));
+            }
+        };
         // SAFETY: the bytes are in the slot or in the RMA buffer of this connection. Both stay mapped, and this process
         // reuses them only after the write is complete.
-        let copied =
-            unsafe { single_copy::write_buffer(&context.regions, &side.peer, self.link.announcement(), from, &target) };
-        if copied == Err(CopyError::RemoteMemory) {
-            self.link.publish_refused(&target);
+        unsafe { single_copy::write_buffer(regions, &side.peer, announcement, from, &target) }
+            .inspect_err(|error| self.publish_refusal(*error, &target))
+    }
+
+    /// Describes a reclaimed write to the target, which logs it, if the target's registration does not permit it.
+    fn publish_refusal(&self, error: CopyError, target: &AccessTarget) {
+        if error == CopyError::RemoteMemory {
+            self.link.publish_refused(target);
         }
-        copied
     }
 }
 
@@ -273,6 +340,29 @@ impl Tx {
     /// Whether a request waits for outstanding eager writes that can be reclaimed. Clears the record of this wait.
     pub(super) fn is_blocked_by_eager_writes(&mut self) -> bool {
         self.rings.as_mut().is_some_and(|rings| std::mem::take(&mut rings.eager.is_blocking) && rings.has_reclaimable())
+    }
+
+    /// Copies the delegated part in this slot, which the target has claimed, because the kernel denies the copy to the
+    /// target. The target waits for it. No further part is delegated.
+    #[cold]
+    pub(super) fn copy_denied_part(&mut self, context: &QpContext, id: u32) -> Result<(), ConnectionFault> {
+        let Some(rings) = self.rings.as_mut() else { return Ok(()) };
+        let is_meant = |part: &AwaitedResponse| part.id() == id && part.is_delegated();
+        let Some(part) = rings.pending.pop_front().filter(is_meant) else {
+            return Err(ConnectionFault::InvalidData("a denied copy that matches no delegated part"));
+        };
+        let (Some(slot), Some(claims)) = (part.eager_slot(), rings.link.eager_claims()) else { return Ok(()) };
+        rings.eager.supports_delegation = false;
+        let copied = rings.copy_reclaimed(context, &part);
+        let outcome = copied.map_err(|error| error.status().unwrap_or(Status::Transport));
+        if outcome.is_ok() {
+            rings.eager.last_reclaim = claims.take_back(slot, rings.eager.last_reclaim);
+        }
+        rings.eager.count_response(slot);
+        rings.rma.release(part.mark);
+        rings.link.wake_if_flagged(WAKE_ON_REQUESTS);
+        self.has_retirable = true;
+        self.finish_part(context, &part, outcome)
     }
 
     /// Reclaims the outstanding eager writes that the target has not claimed, and copies them, if possible at once.
@@ -319,7 +409,7 @@ impl Tx {
                 outcome => outcome.map_err(|error| error.status().unwrap_or(Status::Transport)),
             };
             rings.pending.pop_front();
-            rings.eager.outstanding -= 1;
+            rings.eager.count_completed(slot);
             rings.rma.release(write.mark);
             self.finish_part(context, &write, outcome)?;
             self.has_retirable = true;

@@ -164,7 +164,8 @@ impl Tx {
         found: u64,
     ) -> Result<(), ConnectionFault> {
         let Some(rings) = self.rings.as_mut() else { return Ok(()) };
-        let Some(pending) = rings.pending.pop_front().filter(|pending| pending.kind == AwaitedKind::Atomic) else {
+        let Some(pending) = rings.pending.pop_front().filter(|pending| matches!(pending.kind, AwaitedKind::Atomic))
+        else {
             return Err(ConnectionFault::InvalidData("a response that matches no atomic operation in flight"));
         };
         rings.reads = rings.reads.saturating_sub(1);

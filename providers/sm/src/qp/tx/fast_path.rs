@@ -263,8 +263,8 @@ impl Tx {
             return false;
         }
         let mapped = rings.mapped(context, remote.key);
-        let is_eager = direction == Direction::Write && mapped.is_none() && rings.is_eager(remote.key, length);
-        if is_eager
+        let may_be_left_to_target = direction == Direction::Write && mapped.is_none();
+        if may_be_left_to_target && (rings.is_eager(remote.key, length) || rings.is_shared(remote.key, length))
             || direction == Direction::Read && rings.most_reads(context) == 0
             || !rings.copy_all(context, direction, remote, segment, mapped.as_deref())
         {

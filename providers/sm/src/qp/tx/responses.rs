@@ -5,9 +5,10 @@ use dapl::provider::{Remote, Status};
 use dapl_software::memory::scatter_gather::scatter;
 
 use super::Tx;
+use super::eager::EagerPayload;
 use super::request::{RequestEntry, RequestPhase};
 use crate::proto::message::{Header, LINE, MessageKind};
-use crate::qp::context::{ConnectionFault, NAK_ACCESS, NAK_SOURCE, QpContext};
+use crate::qp::context::{ConnectionFault, NAK_ACCESS, NAK_DENIED, NAK_SOURCE, QpContext};
 use crate::qp::ring::{Peeked, SlotFields};
 
 /// A fragment in the local RMA buffer, an eager write, or an atomic operation, to which the target has not responded
@@ -24,15 +25,15 @@ pub(super) struct AwaitedResponse {
 }
 
 /// The operation to which the target must respond.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug)]
 pub(super) enum AwaitedKind {
     Write,
     Read,
     Atomic,
-    /// An eager write in this slot. Its payload is in the slot (`is_inline`) or in the RMA buffer.
+    /// An eager write, or a delegated part, in this slot.
     Eager {
         slot: u64,
-        is_inline: bool,
+        payload: EagerPayload,
         remote: Remote,
     },
 }
@@ -46,8 +47,12 @@ impl AwaitedResponse {
         }
     }
 
+    pub(super) fn is_delegated(&self) -> bool {
+        matches!(self.kind, AwaitedKind::Eager { payload: EagerPayload::Memory(_), .. })
+    }
+
     /// Returns the number that identifies the operation in its response.
-    fn id(&self) -> u32 {
+    pub(super) fn id(&self) -> u32 {
         self.eager_slot().map_or(self.line, |slot| slot as u32)
     }
 }
@@ -118,15 +123,24 @@ impl Tx {
 
     /// Handles the target's response to a fragment or an eager write. Responses arrive in the order of the operations.
     fn handle_rma_response(&mut self, context: &QpContext, id: u32, status: u32) -> Result<(), ConnectionFault> {
+        if status == NAK_DENIED {
+            return self.copy_denied_part(context, id);
+        }
         let Some(rings) = self.rings.as_mut() else { return Ok(()) };
-        let Some(part) = rings.pending.pop_front().filter(|p| p.id() == id && p.kind != AwaitedKind::Atomic) else {
+        let is_meant = |part: &AwaitedResponse| part.id() == id && !matches!(part.kind, AwaitedKind::Atomic);
+        let Some(part) = rings.pending.pop_front().filter(is_meant) else {
             return Err(ConnectionFault::InvalidData("a response that matches no fragment in flight"));
         };
-        if part.eager_slot().is_some() {
-            rings.eager.count_response();
+        if let Some(slot) = part.eager_slot() {
+            rings.eager.count_response(slot);
         }
         rings.rma.release(part.mark);
-        self.finish_part(context, &part, if status == 0 { Ok(()) } else { Err(Status::RemoteAccess) })
+        let outcome = match status {
+            0 => Ok(()),
+            NAK_SOURCE => Err(Status::LocalProtection),
+            _ => Err(Status::RemoteAccess),
+        };
+        self.finish_part(context, &part, outcome)
     }
 
     /// Records that a fragment or an eager write of a request has ended. The request is complete after its last part.
@@ -143,7 +157,7 @@ impl Tx {
         let Some(request) = request else {
             return Err(ConnectionFault::InvalidData("a response that matches no outstanding request"));
         };
-        let is_read = part.kind == AwaitedKind::Read;
+        let is_read = matches!(part.kind, AwaitedKind::Read);
         if is_read && outcome.is_ok() {
             let from = rings.link.rma.bytes(part.line as usize * LINE + LINE, part.length as usize);
             let from = from.ok_or(ConnectionFault::InvalidData("a fragment outside its RMA buffer"))?;

@@ -83,7 +83,13 @@ impl TxRings {
             return self.write_eagerly(context, request, number, remote);
         }
         let by_kernel = self.link.peer_side().is_some_and(|t| kernel_copy::reaches(&t.peer, remote.key));
-        if by_kernel && begins && self.wait_for_eager_writes() {
+        if by_kernel
+            && direction == Direction::Write
+            && let Some(result) = self.share_write(context, request, number, remote, budget)
+        {
+            return result;
+        }
+        if by_kernel && self.wait_for_eager_writes() {
             return IssueResult::Partial { published: false };
         }
         if by_kernel && request.issued == request.answered && self.pending.is_empty() {
@@ -137,7 +143,7 @@ impl TxRings {
     }
 
     /// Copies the data directly, until the request is complete or the budget of the pass is used up. Returns whether
-    /// the request is complete. `Err(None)`: the kernel has denied the copy, and the caller should use another method.
+    /// the request is complete. Errors: see [`TxRings::copy_until`].
     fn copy_directly(
         &mut self,
         context: &QpContext,
@@ -147,15 +153,35 @@ impl TxRings {
         method: CopyMethod<'_>,
         budget: &mut u64,
     ) -> Result<bool, Option<Status>> {
+        let total = request.segments.total();
+        let is_complete = self.copy_until(context, request, remote, (direction, method), total, budget)?;
+        if is_complete {
+            request.phase = RequestPhase::Done;
+            self.eager.count_direct();
+        }
+        Ok(is_complete)
+    }
+
+    /// Copies the data directly up to the offset `end`, or until the budget of the pass is used up. Returns whether all
+    /// of them are copied. `Err(None)`: the kernel has denied the copy, and the caller should use another method.
+    pub(super) fn copy_until(
+        &mut self,
+        context: &QpContext,
+        request: &mut WorkRequest,
+        remote: Remote,
+        (direction, method): (Direction, CopyMethod<'_>),
+        end: u64,
+        budget: &mut u64,
+    ) -> Result<bool, Option<Status>> {
         let peer_side = self.link.peer_side().ok_or(Some(Status::Transport))?;
         let (peer, pd) = (&peer_side.peer, peer_side.pd);
         let right = AccessRight::remote(direction == Direction::Write);
-        while request.issued < request.segments.total() {
+        while request.issued < end {
             self.unfinished = *budget == 0;
             if self.unfinished {
                 return Ok(false);
             }
-            let chunk = (cma::CHUNK as u64).min(*budget);
+            let chunk = (cma::CHUNK as u64).min(*budget).min(end - request.issued);
             let Some(segment) = request.segments.slice(request.issued, chunk).next() else { break };
             let target = AccessTarget {
                 key: remote.key,
@@ -175,13 +201,11 @@ impl TxRings {
             )
             .map_err(CopyError::status)?;
             request.issued += segment.length;
-            request.answered = request.issued;
+            request.answered += segment.length;
             request.phase = RequestPhase::Running;
             *budget -= segment.length;
         }
         self.unfinished = false;
-        request.phase = RequestPhase::Done;
-        self.eager.count_direct();
         Ok(true)
     }
 
