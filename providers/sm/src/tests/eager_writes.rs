@@ -116,7 +116,7 @@ fn suppressed_eager_write_is_copied_although_neither_program_polls() {
 }
 
 /// Ends `poll_irregularly` when it is dropped, also by a failed assertion.
-struct StopOnDrop<'a>(&'a AtomicBool);
+pub(super) struct StopOnDrop<'a>(pub(super) &'a AtomicBool);
 
 impl Drop for StopOnDrop<'_> {
     fn drop(&mut self) {
@@ -125,7 +125,7 @@ impl Drop for StopOnDrop<'_> {
 }
 
 /// Polls the target with random pauses, so that about half of the writes are reclaimed.
-fn poll_irregularly(side: &Side, stop: &AtomicBool) {
+pub(super) fn poll_irregularly(side: &Side, stop: &AtomicBool) {
     let mut random = 1u32;
     while !stop.load(Ordering::Acquire) {
         side.cq.poll(&mut [Completion::default()]);

@@ -10,6 +10,7 @@ mod base_directory;
 mod changing_tables;
 mod connection_ends;
 mod copies_of_killed_peers;
+mod delegated_writes;
 mod eager_writes;
 mod exports;
 mod extensions;
