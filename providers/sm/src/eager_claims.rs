@@ -181,6 +181,25 @@ mod tests {
     }
 
     #[test]
+    fn returned_write_is_copied_by_the_initiator() {
+        let (target_page, initiator_page) = control_pages();
+        let target = EagerClaims { local: &target_page, peer: &initiator_page };
+        let initiator = EagerClaims { local: &initiator_page, peer: &target_page };
+        assert!(!initiator.is_claimed_by_peer(0));
+        assert_eq!((target.claim(0), target.is_copied(0)), (Claim::Granted, false));
+        assert!(initiator.is_claimed_by_peer(0) && !initiator.is_claimed_by_peer(1));
+        let last = initiator.take_back(0, LastReclaim::default());
+        assert_eq!((last.first, last.end), (0, 1));
+        assert_eq!((target.is_copied(0), target.is_copied(1), target.claim(1)), (true, false, Claim::Granted));
+        // The last reclaim included later writes, which are not copied yet.
+        let last = initiator.take_back(1, LastReclaim { first: 2, end: 4 });
+        assert_eq!((last.first, last.end), (1, 4));
+        assert_eq!((target.is_copied(1), target.claim(2), target.claim(4)), (true, Claim::Pending, Claim::Granted));
+        let last = initiator.report_copied(4, last);
+        assert_eq!((last.end, target.claim(3)), (4, Claim::Copied));
+    }
+
+    #[test]
     fn claim_above_the_published_slots_reclaims_nothing() {
         assert!(crate::engine::wake_flags::register_membarrier(), "the kernel has membarrier (Linux 4.16)");
         let (target_page, initiator_page) = control_pages();

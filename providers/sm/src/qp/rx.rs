@@ -84,7 +84,8 @@ pub(crate) struct RxRings {
     waits_for_receive: bool,
     /// Whether the next request is an eager write that the initiator has reclaimed and not copied yet.
     waits_for_initiator: bool,
-    /// Slot of the delegated part that this process has returned to the initiator, because the kernel denies the copy.
+    /// Slot of the delegated part that this process cannot copy: the kernel denies the copy, and the initiator copies
+    /// the part instead, or the initiator's memory is missing, and the connection ends.
     returned_part: Option<u64>,
     /// Number of consumed requests that was last published to the peer.
     reported: u64,

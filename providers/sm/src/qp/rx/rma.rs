@@ -1,5 +1,5 @@
-//! RDMA operations of the peer whose bytes pass through the peer's ring or RMA buffer: checks the access, copies between the
-//! buffer and the registered memory, and sends the response (SM-20, SM-21).
+//! RDMA operations of the peer that this process copies. Checks the access, copies between the registered memory and
+//! the peer's ring, RMA buffer or memory, and sends the response (SM-20, SM-21, SM-27, SM-28).
 
 use std::sync::atomic::Ordering;
 
@@ -43,10 +43,7 @@ impl RxRings {
     /// Processes an eager write: claims it, copies its payload to local memory, and sends the response. If the
     /// initiator has reclaimed the write, waits until the initiator has copied it, and sends no response.
     pub(super) fn process_eager_write(&mut self, context: &QpContext, header: Header) -> Result<bool, ConnectionFault> {
-        let (fields, slot) = (self.requests.fields(), self.requests.consumed());
-        context.watch.set_carried_ack(fields.ack);
-        let claim = self.link.eager_claims().ok_or(EARLY)?.claim(slot);
-        self.waits_for_initiator = claim == Claim::Pending;
+        let (slot, claim) = self.claim_next(context)?;
         if claim != Claim::Granted {
             return Ok(claim == Claim::Copied);
         }
@@ -59,13 +56,24 @@ impl RxRings {
             (length <= EagerWrite::INLINE).then(|| self.requests.payload().wrapping_add(EagerWrite::BYTES))
         } else {
             let rma = &self.link.peer_side().ok_or(EARLY)?.rma;
-            rma.bytes(fields.aux as usize * LINE, length).map(|bytes| bytes.cast_const())
+            rma.bytes(self.requests.fields().aux as usize * LINE, length).map(|bytes| bytes.cast_const())
         };
         let payload = payload
             .filter(|_| length > 0)
             .ok_or(ConnectionFault::InvalidData("an eager write outside its slot and its RMA buffer"))?;
         let fragment = Fragment { key, length: header.length, address, origin: 0, cookie: 0 };
         self.copy_for_peer(context, fragment, payload.cast_mut(), AccessRight::RemoteWrite, slot as u32)
+    }
+
+    /// Claims the eager write, or the delegated part, in the next slot. Returns the index of the slot, and which process
+    /// copies.
+    #[inline(always)]
+    fn claim_next(&mut self, context: &QpContext) -> Result<(u64, Claim), ConnectionFault> {
+        context.watch.set_carried_ack(self.requests.fields().ack);
+        let slot = self.requests.consumed();
+        let claim = self.link.eager_claims().ok_or(EARLY)?.claim(slot);
+        self.waits_for_initiator = claim == Claim::Pending;
+        Ok((slot, claim))
     }
 
     /// Processes a delegated part of a write as [`Self::process_eager_write`] does, but copies from the initiator's
@@ -76,14 +84,10 @@ impl RxRings {
         context: &QpContext,
         header: Header,
     ) -> Result<bool, ConnectionFault> {
-        let (fields, slot) = (self.requests.fields(), self.requests.consumed());
-        context.watch.set_carried_ack(fields.ack);
-        let claims = self.link.eager_claims().ok_or(EARLY)?;
-        if self.returned_part == Some(slot) {
-            return Ok(claims.is_copied(slot));
+        if let Some(slot) = self.returned_part.filter(|slot| *slot == self.requests.consumed()) {
+            return Ok(self.link.eager_claims().ok_or(EARLY)?.is_copied(slot));
         }
-        let claim = claims.claim(slot);
-        self.waits_for_initiator = claim == Claim::Pending;
+        let (slot, claim) = self.claim_next(context)?;
         if claim != Claim::Granted {
             return Ok(claim == Claim::Copied);
         }

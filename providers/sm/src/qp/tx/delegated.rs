@@ -4,7 +4,8 @@
 //! A delegated part is in the ring like an eager write: the target claims it, and the initiator reclaims it if the
 //! target does not respond. At most one part is delegated at a time. The initiator copies the next part except its last
 //! bytes, which are sent as an eager write behind the delegated part. So bytes at the end of a write are visible only
-//! after all earlier bytes, because programs poll them.
+//! after all earlier bytes, because programs poll them. For long sends, the receiver delegates to the sender
+//! (`delegation`).
 
 use dapl::provider::{Region, Remote, Segment};
 use dapl_software::memory::rights::AccessRight;

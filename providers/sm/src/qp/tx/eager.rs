@@ -342,8 +342,8 @@ impl Tx {
         self.rings.as_mut().is_some_and(|rings| std::mem::take(&mut rings.eager.is_blocking) && rings.has_reclaimable())
     }
 
-    /// Copies the delegated part in this slot, which the target has claimed, because the kernel denies the copy to the
-    /// target. The target waits for it. No further part is delegated.
+    /// Copies the delegated part that the target has returned, because the kernel denies the copy to the target. `id`:
+    /// number of the part in the response. The target waits for it. No further part is delegated.
     #[cold]
     pub(super) fn copy_denied_part(&mut self, context: &QpContext, id: u32) -> Result<(), ConnectionFault> {
         let Some(rings) = self.rings.as_mut() else { return Ok(()) };

@@ -1,5 +1,5 @@
 //! RDMA operations. This process copies their data directly, by the kernel or through a mapping of the target's memory.
-//! Short writes may be eager (`eager`). If no other method is possible, it sends fragments: the target copies between
+//! Short writes may be eager (`eager`), and long ones shared with the target (`delegated`). If no other method is possible, it sends fragments: the target copies between
 //! this process's RMA buffer and its own memory, and responds. For a read, this process then copies the data out of the
 //! buffer (SM-17 to SM-22).
 
@@ -162,8 +162,8 @@ impl TxRings {
         Ok(is_complete)
     }
 
-    /// Copies the data directly up to the offset `end`, or until the budget of the pass is used up. Returns whether all
-    /// of them are copied. `Err(None)`: the kernel has denied the copy, and the caller should use another method.
+    /// Copies the data directly up to the offset `end`, or until the budget of the pass is used up. Returns whether it
+    /// has reached `end`. `Err(None)`: the kernel has denied the copy, and the caller should use another method.
     pub(super) fn copy_until(
         &mut self,
         context: &QpContext,
