@@ -5,12 +5,12 @@ use std::thread;
 
 use rustix::mm::MapFlags;
 
-use super::eager_writes::{StopOnDrop, poll_irregularly};
+use super::eager_writes::{StopOnDrop, permit_eager_write, poll_irregularly};
 use super::exports::mapping;
+use super::fast_path::ConnectedPair;
 use super::invalid_data::forge_fragment;
 use super::long_sends::{PLENTY, allow, copies};
 use super::*;
-use crate::cq::PolledConnection;
 use crate::proto::message::{Header, MAX_PART_BYTES, MessageKind};
 
 /// Length of the memory of each side in bytes: six parts.
@@ -19,89 +19,53 @@ const PART: usize = MAX_PART_BYTES as usize;
 /// Number of rounds in which both sides copy.
 const ROUNDS: usize = 300;
 
-/// Two connected queue pairs, with memory that is long enough for several parts.
-struct Pair {
-    qps: (Qp, Qp),
-    sides: [Side; 2],
-    local_memory: &'static [u8],
-    remote_memory: &'static [u8],
-    mrs: (Mr, Mr),
-    _base: TestBase,
+/// Connects two queue pairs that count their copies by the kernel, with memory that is long enough for several parts.
+fn long_pair(name: &str) -> ConnectedPair {
+    let pair = ConnectedPair::with_memory(name, false, LENGTH);
+    allow(&pair.qps.0, PLENTY);
+    allow(&pair.qps.1, PLENTY);
+    pair
 }
 
-impl Pair {
-    fn new(name: &str) -> Self {
-        let base = TestBase::new(name);
-        let sides = [base.open(), base.open()];
-        let qps = connected(&sides[0], &sides[1], 7, 1);
-        let memory = || mapping(None, LENGTH, MapFlags::PRIVATE);
-        let (local_memory, remote_memory) = (memory(), memory());
-        let mrs = (sides[0].register(local_memory), sides[1].register(remote_memory));
-        allow(&qps.0, PLENTY);
-        allow(&qps.1, PLENTY);
-        let pair = Pair { qps, sides, local_memory, remote_memory, mrs, _base: base };
-        (0..LENGTH).for_each(|n| set(pair.local_memory, n, n as u8 | 1));
-        pair
-    }
-
-    fn remote(&self, offset: usize) -> Remote {
-        Remote { key: self.mrs.1.remote_key(), address: self.remote_memory.as_ptr() as u64 + offset as u64 }
-    }
-
-    fn local(&self, offset: usize, length: usize) -> Segment {
-        segment(&self.mrs.0, &self.local_memory[offset..offset + length])
-    }
-
-    /// Permits delegated parts if the target polls.
-    fn permit_if_polled(&self) {
-        self.qps.0.0.permit_eager_writes(true);
-        assert_eq!(self.sides[0].cq.poll(&mut [Completion::default()]), 0);
-    }
-
-    /// Makes the next long write shared, unless an engine stops the polling meanwhile.
-    fn permit(&self) {
-        self.qps.0.0.permit_eager_writes(true);
-        self.sides.iter().for_each(|side| assert_eq!(side.cq.poll(&mut [Completion::default()]), 0));
-        self.qps.0.0.clear_wake_flags();
-        self.qps.1.0.clear_wake_flags();
-    }
-
-    fn write(&self, to: usize, from: usize, length: usize, cookie: u64) {
-        self.qps.0.post_send(&wr(Op::Write(self.remote(to)), &[self.local(from, length)], cookie)).unwrap();
-    }
-
-    fn expect(&self, cookie: u64, status: Status, bytes: u64) {
-        let found = self.sides[0].completion();
-        assert_eq!((found.token.cookie, found.status, found.bytes), (cookie, status, bytes));
-    }
-
-    fn clear(&self) {
-        (0..LENGTH).for_each(|n| set(self.remote_memory, n, 0));
-    }
+/// Permits delegated parts if the target polls.
+fn permit_if_polled(pair: &ConnectedPair) {
+    pair.qps.0.0.permit_eager_writes(true);
+    assert_eq!(pair.sides[0].cq.poll(&mut [Completion::default()]), 0);
 }
 
-/// Reads a byte that another thread or process may write.
+fn write(pair: &ConnectedPair, to: usize, from: usize, length: usize, cookie: u64) {
+    pair.qps.0.post_send(&wr(Op::Write(pair.remote(to)), &[pair.local(from, length)], cookie)).unwrap();
+}
+
+fn clear(pair: &ConnectedPair) {
+    (0..LENGTH).for_each(|n| set(pair.remote_memory, n, 0));
+}
+
+/// Reads a byte that another thread may write.
 fn get(memory: &[u8], at: usize) -> u8 {
-    // SAFETY: the byte is in the slice.
+    assert!(at < memory.len());
+    // SAFETY: the byte is in the slice, by the assertion.
     unsafe { std::ptr::read_volatile(memory.as_ptr().add(at)) }
 }
 
-fn set(memory: &[u8], at: usize, value: u8) {
+/// Changes a byte of the target's memory.
+fn set(memory: &'static [u8], at: usize, value: u8) {
     assert!(at < memory.len());
-    // SAFETY: the byte is in mapped and writable memory (`Pair::new`), of which no other thread reads the value.
+    // SAFETY: the byte is in the slice, by the assertion. `mapping` has mapped this memory writable, and it stays mapped.
+    // No transfer writes it meanwhile.
     unsafe { std::ptr::write_volatile(memory.as_ptr().add(at).cast_mut(), value) };
 }
 
 #[test]
 fn polling_target_copies_a_delegated_part() {
-    let pair = Pair::new("delegated-target");
+    let pair = long_pair("delegated-target");
     let until = Instant::now() + PATIENCE;
     // An engine that takes over in this moment makes the initiator copy, so the test tries again.
     loop {
-        pair.clear();
-        pair.permit();
+        clear(&pair);
+        permit_eager_write(&pair);
         let before = [copies(&pair.qps.0), copies(&pair.qps.1)];
-        pair.write(0, 0, PART, 1);
+        write(&pair, 0, 0, PART, 1);
         assert_eq!(pair.sides[1].cq.poll(&mut [Completion::default()]), 0, "a write has no completion at the target");
         pair.expect(1, Status::Success, PART as u64);
         assert_eq!(pair.remote_memory[..PART], pair.local_memory[..PART]);
@@ -115,7 +79,7 @@ fn polling_target_copies_a_delegated_part() {
 
 #[test]
 fn both_sides_copy_each_byte_of_a_long_write_once() {
-    let pair = Pair::new("delegated-both");
+    let pair = long_pair("delegated-both");
     let stop = AtomicBool::new(false);
     let until = Instant::now() + PATIENCE;
     thread::scope(|scope| {
@@ -124,12 +88,12 @@ fn both_sides_copy_each_byte_of_a_long_write_once() {
         let mut round = 0;
         while round < ROUNDS || copies(&pair.qps.1) == 0 {
             assert!(Instant::now() < until, "round {round}: the target has copied nothing");
-            pair.permit_if_polled();
+            permit_if_polled(&pair);
             // Lengths around the limits of parts, and an unaligned destination.
             let length = [LENGTH - 3, PART + 1, PART + 64, 2 * PART, PART / 2 + 63, 3 * PART + 70_000][round % 6];
             let to = round % 3;
             (0..LENGTH).step_by(4093).for_each(|n| set(pair.remote_memory, n, 0));
-            pair.write(to, 0, length, round as u64);
+            write(&pair, to, 0, length, round as u64);
             pair.expect(round as u64, Status::Success, length as u64);
             assert!(pair.remote_memory[to..to + length] == pair.local_memory[..length], "round {round}: wrong bytes");
             // A second copy of a part would change this byte back.
@@ -145,7 +109,7 @@ fn both_sides_copy_each_byte_of_a_long_write_once() {
 
 #[test]
 fn last_byte_of_a_shared_write_becomes_visible_last() {
-    let pair = Pair::new("delegated-last");
+    let pair = long_pair("delegated-last");
     let stop = AtomicBool::new(false);
     for round in 0..ROUNDS {
         let length = if round % 2 == 0 { PART } else { LENGTH };
@@ -168,12 +132,12 @@ fn last_byte_of_a_shared_write_becomes_visible_last() {
                     "round {round}: an earlier byte is missing"
                 );
             });
-            pair.permit_if_polled();
+            permit_if_polled(&pair);
             // One long write, or several that follow each other.
             if round % 4 < 2 {
-                pair.write(0, 0, length, 1);
+                write(&pair, 0, 0, length, 1);
             } else {
-                (0..length / PART).for_each(|n| pair.write(n * PART, n * PART, PART, 1));
+                (0..length / PART).for_each(|n| write(&pair, n * PART, n * PART, PART, 1));
             }
             let writes = if round % 4 < 2 { 1 } else { length / PART };
             (0..writes).for_each(|_| pair.expect(1, Status::Success, (length / writes) as u64));
@@ -184,17 +148,17 @@ fn last_byte_of_a_shared_write_becomes_visible_last() {
 
 #[test]
 fn overlapping_writes_keep_their_order() {
-    let pair = Pair::new("delegated-overlap");
+    let pair = long_pair("delegated-overlap");
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
         let _stop = StopOnDrop(&stop);
         scope.spawn(|| poll_irregularly(&pair.sides[1], &stop));
         for round in 0..ROUNDS {
-            pair.permit_if_polled();
+            permit_if_polled(&pair);
             // The second write covers the whole of the first one, or its last page.
             let to = if round % 2 == 0 { 0 } else { PART - 4096 };
-            pair.write(0, 1, PART, 1);
-            pair.write(to, 2, PART, 2);
+            write(&pair, 0, 1, PART, 1);
+            write(&pair, to, 2, PART, 2);
             pair.expect(1, Status::Success, PART as u64);
             pair.expect(2, Status::Success, PART as u64);
             assert!(pair.remote_memory[to..to + PART] == pair.local_memory[2..PART + 2], "round {round}");
@@ -205,10 +169,10 @@ fn overlapping_writes_keep_their_order() {
 
 #[test]
 fn shared_writes_are_visible_before_a_later_send_or_read() {
-    let pair = Pair::new("delegated-send");
+    let pair = long_pair("delegated-send");
     let stop = AtomicBool::new(false);
     for round in 0..ROUNDS {
-        pair.permit();
+        permit_eager_write(&pair);
         let length = if round % 2 == 0 { PART } else { 3 * PART };
         set(pair.remote_memory, 0, 0);
         set(pair.remote_memory, length - 1, 0);
@@ -217,7 +181,7 @@ fn shared_writes_are_visible_before_a_later_send_or_read() {
                 stop.store(false, Ordering::Release);
                 let _stop = StopOnDrop(&stop);
                 scope.spawn(|| poll_irregularly(&pair.sides[1], &stop));
-                pair.write(0, 0, length, 1);
+                write(&pair, 0, 0, length, 1);
                 let read = [pair.local(4 * PART, PART)];
                 pair.qps.0.post_send(&wr(Op::Read(pair.remote(length - PART)), &read, 2)).unwrap();
                 pair.expect(1, Status::Success, length as u64);
@@ -227,7 +191,7 @@ fn shared_writes_are_visible_before_a_later_send_or_read() {
             continue;
         }
         pair.qps.1.post_recv(&[], token(3)).unwrap();
-        pair.write(0, 0, length, 1);
+        write(&pair, 0, 0, length, 1);
         pair.qps.0.post_send(&wr(Op::Send { solicited: false }, &[], 2)).unwrap();
         if length > PART {
             pair.expect(1, Status::Success, length as u64); // Only passes of this side copy its parts.
@@ -243,16 +207,16 @@ fn shared_writes_are_visible_before_a_later_send_or_read() {
 
 #[test]
 fn initiator_copies_a_part_that_the_kernel_denies_to_the_target() {
-    let pair = Pair::new("delegated-denied");
+    let pair = long_pair("delegated-denied");
     let until = Instant::now() + PATIENCE;
     let mut was_denied = false;
     while !was_denied {
         assert!(Instant::now() < until, "no copy of the target was denied");
-        pair.clear();
-        pair.permit();
+        clear(&pair);
+        permit_eager_write(&pair);
         allow(&pair.qps.1, 0);
-        pair.write(0, 0, PART, 1);
-        pair.write(PART, PART, 2 * PART, 2);
+        write(&pair, 0, 0, PART, 1);
+        write(&pair, PART, PART, 2 * PART, 2);
         pair.qps.0.post_send(&wr(Op::Write(pair.remote(3 * PART)), &[pair.local(3 * PART, 8)], 3)).unwrap();
         pair.sides[1].cq.poll(&mut [Completion::default()]);
         was_denied = !pair.qps.1.0.link().unwrap().peer_side().unwrap().peer.cma.load(Ordering::Relaxed);
@@ -262,9 +226,9 @@ fn initiator_copies_a_part_that_the_kernel_denies_to_the_target() {
         assert!(pair.remote_memory[..3 * PART + 8] == pair.local_memory[..3 * PART + 8]);
     }
     for cookie in 4..40 {
-        pair.permit();
+        permit_eager_write(&pair);
         set(pair.remote_memory, 0, 0);
-        pair.write(0, 0, if cookie % 2 == 0 { PART } else { 8 }, cookie);
+        write(&pair, 0, 0, if cookie % 2 == 0 { PART } else { 8 }, cookie);
         let bytes = if cookie % 2 == 0 { PART as u64 } else { 8 };
         pair.expect(cookie, Status::Success, bytes);
         assert_eq!(get(pair.remote_memory, 0), pair.local_memory[0], "write {cookie}");
@@ -273,12 +237,12 @@ fn initiator_copies_a_part_that_the_kernel_denies_to_the_target() {
 
 #[test]
 fn target_that_does_not_poll_gets_long_writes() {
-    let pair = Pair::new("delegated-reclaim");
+    let pair = long_pair("delegated-reclaim");
     for round in 0..20 {
-        pair.clear();
-        pair.permit();
+        clear(&pair);
+        permit_eager_write(&pair);
         let length = [PART, LENGTH][round % 2];
-        pair.write(0, 0, length, 1);
+        write(&pair, 0, 0, length, 1);
         pair.expect(1, Status::Success, length as u64);
         assert!(pair.remote_memory[..length] == pair.local_memory[..length], "round {round}");
     }
@@ -286,15 +250,15 @@ fn target_that_does_not_poll_gets_long_writes() {
 
 #[test]
 fn missing_source_memory_fails_a_shared_write() {
-    let pair = Pair::new("delegated-source");
+    let pair = long_pair("delegated-source");
     let missing = mapping(None, PART, MapFlags::PRIVATE);
     let mr = pair.sides[0].register(missing);
     let part = segment(&mr, missing);
     // SAFETY: nothing refers to this memory any more.
     unsafe { rustix::mm::munmap(missing.as_ptr().cast_mut().cast(), PART) }.unwrap();
-    pair.permit();
+    permit_eager_write(&pair);
     pair.qps.0.post_send(&wr(Op::Write(pair.remote(0)), &[part], 1)).unwrap();
-    pair.write(0, 0, 8, 2);
+    write(&pair, 0, 0, 8, 2);
     pair.sides[1].cq.poll(&mut [Completion::default()]);
     pair.expect(1, Status::LocalProtection, 0);
     pair.expect(2, Status::Flushed, 0);
@@ -303,14 +267,14 @@ fn missing_source_memory_fails_a_shared_write() {
 
 #[test]
 fn missing_target_memory_fails_a_shared_write() {
-    let pair = Pair::new("delegated-access");
+    let pair = long_pair("delegated-access");
     let read_only = Access { remote_write: false, ..ALL };
     let region = Region { address: pair.remote_memory.as_ptr() as u64, length: LENGTH as u64 };
     let mr = pair.sides[1].ia.register(&pair.sides[1].pd, region, read_only).unwrap();
-    pair.permit();
+    permit_eager_write(&pair);
     let refused = Remote { key: mr.remote_key(), ..pair.remote(0) };
     pair.qps.0.post_send(&wr(Op::Write(refused), &[pair.local(0, PART)], 1)).unwrap();
-    pair.write(0, 0, 8, 2);
+    write(&pair, 0, 0, 8, 2);
     pair.expect(1, Status::RemoteAccess, 0);
     pair.expect(2, Status::Flushed, 0);
     assert_eq!(get(pair.remote_memory, 0), 0);

@@ -23,7 +23,7 @@ fn counted(name: &str) -> ConnectedPair {
 }
 
 /// Makes the next write eager, unless an engine stops the polling meanwhile.
-fn permit_eager_write(pair: &ConnectedPair) {
+pub(super) fn permit_eager_write(pair: &ConnectedPair) {
     pair.qps.0.0.permit_eager_writes(true);
     pair.sides.iter().for_each(|side| assert_eq!(side.cq.poll(&mut [Completion::default()]), 0));
     pair.qps.0.0.clear_wake_flags();

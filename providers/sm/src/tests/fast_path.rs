@@ -27,12 +27,17 @@ pub(super) struct ConnectedPair {
 
 impl ConnectedPair {
     pub(super) fn new(name: &str, is_shared: bool) -> Self {
+        Self::with_memory(name, is_shared, LENGTH)
+    }
+
+    /// `length`: length of the memory of each side in bytes; `LENGTH` if it is shared.
+    pub(super) fn with_memory(name: &str, is_shared: bool, length: usize) -> Self {
         let base = TestBase::new(name);
         let sides = [base.open(), base.open()];
         let qps = connected(&sides[0], &sides[1], 7, 1);
         let (flags, file) = if is_shared { (MapFlags::SHARED, Some(sealed())) } else { (MapFlags::PRIVATE, None) };
-        let remote_memory = mapping(file.as_ref(), LENGTH, flags);
-        let local_memory: Vec<u8> = (0..LENGTH).map(|n| n as u8 | 1).collect();
+        let remote_memory = mapping(file.as_ref(), length, flags);
+        let local_memory: Vec<u8> = (0..length).map(|n| n as u8 | 1).collect();
         let mr = if is_shared { sides[1].share(remote_memory) } else { sides[1].register(remote_memory) };
         let mrs = (sides[0].register(&local_memory), mr);
         qps.0.0.permit_eager_writes(false); // A post on the fast path does not send an eager write.
