@@ -10,7 +10,7 @@ use super::dapli_cno::{self, CnoWait, CnoWaitResult, clear};
 use crate::error::{Error, Handle, Result};
 use crate::ffi;
 use crate::provider::Provider;
-use crate::runtime::handle::from_handle;
+use crate::runtime::handle::{from_handle, from_handle_for_post};
 use crate::runtime::wait::{self, WaitMark, WaitStep, WakeCause};
 
 #[derive(Clone, Copy)]
@@ -50,7 +50,9 @@ unsafe fn quick<P: Provider>(call: &mut CnoWaitCall) -> Option<DAT_RETURN> {
     let mut triggered = None;
     let code = ffi::guard_cancellable(|| {
         if !call.evd.is_null() {
-            (triggered, call.has_polled) = from_handle::<Cno<P>>(call.cno, Handle::Cno)?.wait_quickly();
+            let cno = from_handle_for_post::<Cno<P>>(call.cno).ok_or(Error::InvalidHandle(Handle::Cno))?;
+            (triggered, call.has_polled) = cno.wait_quickly();
+            cno.release();
         }
         Ok(())
     });

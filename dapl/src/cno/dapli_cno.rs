@@ -218,7 +218,7 @@ impl<P: Provider> Cno<P> {
 
     /// Increments `changes`, for threads that poll without the lock. The caller holds the lock.
     pub(super) fn record_change(&self, _: &CnoState) {
-        self.changes.fetch_add(1, Ordering::Release);
+        self.changes.store(self.changes.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
     }
 
     /// Polls the EVDs once, and ends the wait if one of them has new events. If another EVD has triggered since

@@ -44,7 +44,7 @@ impl<P: Provider> EvdSource for EvdRef<P> {
     }
 
     fn pending(&self, cno: ObjectId) -> bool {
-        handle::from_id::<Evd<P>>(self.id).is_some_and(|evd| {
+        handle::from_id_for_post::<Evd<P>>(self.id).is_some_and(|evd| {
             let inner = evd.inner.lock();
             let attached = inner.cno.as_ref().is_some_and(|own| own.id() == cno);
             let has_events = !inner.plain.is_empty() || !inner.queue.is_empty();
@@ -55,8 +55,9 @@ impl<P: Provider> EvdSource for EvdRef<P> {
     fn poll(&self, pass: &mut PollPass) {
         if pass.polls_device && self.empty_check.get().is_some_and(|check| check.has_no_completion()) {
             pass.polls_device = !P::Cq::SHARES_PROGRESS;
-        } else if let Some(evd) = handle::from_id::<Evd<P>>(self.id) {
+        } else if let Some(evd) = handle::from_id_for_post::<Evd<P>>(self.id) {
             evd.poll_for_cno(pass);
+            evd.release();
         }
     }
 

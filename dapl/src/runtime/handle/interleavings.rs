@@ -163,3 +163,23 @@ fn reused_entry_is_not_found_by_its_old_generation() {
         assert!(destroy(new) && !destroy(old));
     });
 }
+
+#[test]
+fn post_by_id_accesses_only_the_object_of_its_generation() {
+    loom::model(|| {
+        let old = new_post_object();
+        let late = thread::spawn(move || {
+            if let Some(user) = from_id_for_post::<PostRefType>(old)
+                && !user.is_counted()
+            {
+                user.0.read();
+            }
+        });
+        assert!(destroy(old));
+        let new = new_post_object();
+        // No post uses the new object, so it may be written.
+        from_id::<PostRefType>(new).unwrap().0.write();
+        late.join().unwrap();
+        assert!(destroy(new) && !destroy(old));
+    });
+}

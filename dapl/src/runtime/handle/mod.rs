@@ -7,7 +7,7 @@
 //! and later reused with another generation.
 //!
 //! Lookups and frees do not block: a free marks the entry as not live, and the last call that uses the object drops it.
-//! Most calls count a reference in the entry ([`Ref`]). Posts on EPs, dequeues and the fast path of EVD waits instead
+//! Most calls count a reference in the entry ([`Ref`]). Posts on EPs, dequeues and the fast paths of waits instead
 //! store the entry's address in a hazard slot of their thread, if one is free ([`PostRef`]). In a forked child the
 //! arena reads as zeros (`MADV_WIPEONFORK`), so the child refuses inherited handles. Its new handles use entries that
 //! the parent has not assigned.
@@ -113,16 +113,16 @@ impl HandleEntry {
         }
     }
 
-    /// Clears the hazard slot, and acquires a counted reference instead if the object is live. Used if the calling
-    /// thread has no free slot, while another thread excludes posts ([`exclude`]), or if the handle is invalid, and
-    /// then returns false.
+    /// Clears the hazard slot, and acquires a counted reference instead if the object is live and of this generation
+    /// (`None`: of any). Used if the calling thread has no free slot, while another thread excludes posts
+    /// ([`exclude`]), or if the handle is invalid, and then returns false.
     #[cold]
     #[inline(never)]
-    fn acquire_instead(&self, protection: Option<Protection>, kind: Kind) -> bool {
+    fn acquire_instead(&self, protection: Option<Protection>, kind: Kind, generation: Option<u32>) -> bool {
         if let Some(protection) = protection {
             self.end_protection(protection);
         }
-        self.acquire(kind, None)
+        self.acquire(kind, generation)
     }
 
     /// Drops the object if it was freed and has no users.
@@ -189,9 +189,9 @@ impl HandleEntry {
     }
 }
 
-/// Whether posts and dequeues reference objects of this kind by [`PostRef`].
+/// Whether posts, dequeues and waits reference objects of this kind by [`PostRef`].
 fn uses_post_refs(word: u64) -> bool {
-    [Kind::Ep, Kind::Evd].iter().any(|kind| *kind as u8 == StateWord::kind(word))
+    [Kind::Ep, Kind::Evd, Kind::Cno].iter().any(|kind| *kind as u8 == StateWord::kind(word))
 }
 
 /// Returns the live object of a handle, with a counted reference.
@@ -227,14 +227,28 @@ fn quick_ref<T: Object>(entry: &'static HandleEntry, protection: Protection) -> 
 /// Like [`from_handle`], for posts and dequeues. Returns `None` if the handle is not a live handle of this type.
 #[inline(always)]
 pub fn from_handle_for_post<T: Object>(handle: *mut c_void) -> Option<PostRef<T>> {
+    post_ref(handle as usize, None)
+}
+
+/// Like [`from_handle_for_post`], for the object with this id.
+#[inline(always)]
+pub fn from_id_for_post<T: Object>(id: ObjectId) -> Option<PostRef<T>> {
+    post_ref(id.handle, Some(id.generation))
+}
+
+#[inline(always)]
+fn post_ref<T: Object>(handle: usize, generation: Option<u32>) -> Option<PostRef<T>> {
     debug_assert!(uses_post_refs((T::KIND as u64) << StateWord::KIND_SHIFT), "{:?}", T::KIND);
-    let entry = arena::at(handle as usize)?;
-    // Acquire pairs with the Release in `publish`, and with the end of an exclusion.
-    let is_shared = || StateWord::is_shared(entry.word.load(Ordering::Acquire), T::KIND);
+    let entry = arena::at(handle)?;
+    let is_shared = || {
+        // Acquire pairs with the Release in `publish`, and with the end of an exclusion.
+        let word = entry.word.load(Ordering::Acquire);
+        StateWord::is_shared(word, T::KIND) && generation.is_none_or(|g| g == StateWord::generation(word))
+    };
     let protection = match hazard::protect(entry.address()) {
         Some(protection) if is_shared() => Some(protection),
         refused => {
-            if !entry.acquire_instead(refused, T::KIND) {
+            if !entry.acquire_instead(refused, T::KIND, generation) {
                 return None;
             }
             None

@@ -111,6 +111,23 @@ fn object_in_a_post_is_dropped_when_the_post_ends() {
 }
 
 #[test]
+fn post_reference_by_id_requires_the_generation_of_the_id() {
+    let drops = Arc::default();
+    let (id, handle) = new_post_object(&drops);
+    let stale = ObjectId { generation: id.generation.wrapping_sub(1), ..id };
+    let _user = from_handle_for_post::<PostRefType>(handle).unwrap();
+    // The first references have hazard slots, the others are counted.
+    for _ in 0..2 {
+        assert!(from_id_for_post::<PostRefType>(stale).is_none());
+        let users: Vec<_> = (0..4).map(|_| from_id_for_post::<PostRefType>(id).unwrap()).collect();
+        assert!(from_id_for_post::<PostRefType>(stale).is_none(), "no slot is free");
+        assert!(!users[2].is_counted() && users[3].is_counted());
+    }
+    assert!(destroy(id));
+    assert!(from_id_for_post::<PostRefType>(id).is_none());
+}
+
+#[test]
 fn references_beyond_the_hazard_slots_use_the_reference_count() {
     let drops = Arc::default();
     let (id, handle) = new_post_object(&drops);
