@@ -52,6 +52,7 @@ fn modules_import_only_from_lower_layers() {
     let mut wrong = Vec::new();
     let mut used = BTreeSet::new();
     for (folder, layers) in LAYERS {
+        let mut found = BTreeSet::from(["entries".to_owned()]);
         for file in files(&["rs"]) {
             let Some(rest) = file.path.strip_prefix(folder) else { continue };
             let path: Vec<&str> = rest.trim_end_matches(".rs").split('/').collect();
@@ -66,6 +67,7 @@ fn modules_import_only_from_lower_layers() {
                 continue;
             };
             let own = module_of(&path, layers);
+            found.extend(own.clone());
             for target in imports(&file.product_code()) {
                 let target: Vec<&str> = target.iter().map(String::as_str).collect();
                 // `crate::Name` is the provider's root type, a type parameter of its event sinks. A module may import
@@ -85,6 +87,11 @@ fn modules_import_only_from_lower_layers() {
                     Some(_) => drop(used.insert(known)),
                     None => wrong.push(format!("{} imports {target}, which is not below it", file.path)),
                 }
+            }
+        }
+        for module in layers.concat() {
+            if !found.contains(module) {
+                wrong.push(format!("{folder}{module} is in a layer, but has no file"));
             }
         }
     }

@@ -77,7 +77,7 @@ const SM: &[&[&str]] = &[
     &["qp/link"],
     &["memory/kernel_copy", "memory/calibration"],
     &["qp/single_copy"],
-    &["engine/jobs", "engine/stalls"],
+    &["engine/jobs"],
     &["cq", "srq"],
     &["cm/table"],
     &["memory/window"],
