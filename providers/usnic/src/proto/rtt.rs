@@ -10,11 +10,12 @@ use super::{MICROS, MILLIS, Nanos, SECONDS};
 pub(crate) struct Timing {
     /// Probe timeout before the first RTT sample (US-9).
     pub(crate) first: Nanos,
-    /// Minimum of the probe timeout.
+    /// Minimum of the probe timeout: kGranularity (RFC 9002, 6.2.1).
     pub(crate) floor: Nanos,
-    /// Maximum of the probe timeout, after any number of doublings.
+    /// Maximum of the probe timeout, after any number of doublings. It limits how long a path that works again stays
+    /// unused.
     pub(crate) ceiling: Nanos,
-    /// The peer's maximum ack delay.
+    /// The peer's maximum ack delay: max_ack_delay (RFC 9002, 6.2.1).
     pub(crate) ack_delay: Nanos,
     /// Time without newly acked packets after which the peer has timed out.
     pub(crate) give_up: Nanos,
@@ -35,8 +36,9 @@ impl Default for Timing {
 /// Largest ack delay that is subtracted (max_ack_delay, RFC 9002, 5.3).
 const MAX_ACK_DELAY: Nanos = 25 * MILLIS;
 
-/// Length of the intervals for min_rtt, in nanoseconds. min_rtt is the minimum of the current and the previous
-/// interval, so that it increases if the path becomes longer (RFC 9002, 5.2).
+/// Length of the intervals for min_rtt, in nanoseconds: BBR.MinRTTFilterLen (draft-ietf-ccwg-bbr-06, 2.16.1). min_rtt is
+/// the minimum of the current and the previous interval, so that it increases if the path becomes longer (RFC 9002,
+/// 5.2).
 const MIN_RTT_WINDOW: Nanos = 10 * SECONDS;
 
 /// Round-trip times of one connection.

@@ -14,7 +14,8 @@ const C: f64 = 0.4;
 const ALPHA: f64 = 3.0 * (1.0 - BETA) / (1.0 + BETA);
 /// Pacing rate in windows per round trip (RFC 9002, 7.7).
 const PACING_GAIN: f64 = 1.25;
-/// Pacing rate in windows per round trip in slow start, during which the window doubles per round trip.
+/// Pacing rate in windows per round trip in slow start, during which the window doubles per round trip: the default of
+/// Linux TCP (net.ipv4.tcp_pacing_ss_ratio).
 const SLOW_START_PACING_GAIN: f64 = 2.0;
 
 /// The variables of CUBIC. Windows are in bytes, times in seconds.

@@ -16,12 +16,13 @@ const PACKET_THRESHOLD: u32 = 3;
 const PACKET_THRESHOLD_MAX: u32 = 48;
 /// Initial reordering window in eighths of a round trip (kTimeThreshold = 9/8, RFC 9002, 6.1.2).
 const TIME_THRESHOLD_EIGHTHS: u64 = 1;
-/// Maximum reordering window in eighths of a round trip.
+/// Maximum reordering window in eighths of a round trip: one round trip (RFC 8985, 6.2, step 4).
 const TIME_THRESHOLD_EIGHTHS_MAX: u64 = 8;
 /// Minimum reordering window, in place of kGranularity (RFC 9002, 6.1.2). An eighth of a round trip of some
 /// microseconds is less than the jitter of any queue.
 const MIN_REORDERING_WINDOW: Nanos = 50 * MICROS;
-/// Number of real (not spurious) losses after which the thresholds shrink.
+/// Number of real (not spurious) losses after which the thresholds shrink. RACK counts 16 loss recoveries instead (RFC
+/// 8985, 6.2); this loss detection has no recovery phases.
 const SHRINK_AFTER_LOSSES: u32 = 64;
 
 /// Loss detection thresholds of a connection, and the order of its transmissions.
