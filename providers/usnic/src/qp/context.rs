@@ -24,7 +24,9 @@ use crate::engine::jobs::{Job, Jobs};
 use crate::memory::regions::{PeerIds, Regions};
 use crate::net::short_packet::ShortPacket;
 use crate::proto::Nanos;
-use crate::proto::conn::{ConnCallbacks, Operation, PostedData, SendValue};
+use crate::proto::conn::{
+    CompletionCallbacks, MemoryCallbacks, Operation, PostedData, SendValue, SharedReceiveCallbacks,
+};
 use crate::proto::wire::{FRAGMENT, Refusal};
 use crate::srq::{SrqRecv, SrqWaiter};
 
@@ -273,7 +275,7 @@ impl PostedData for QpContext {
     type Recv = RecvRequest;
 }
 
-impl ConnCallbacks<QpContext> for &QpContext {
+impl MemoryCallbacks<QpContext> for &QpContext {
     fn may_touch(&mut self, key: u32, address: u64, length: u32, write: bool) -> bool {
         let range = Region { address, length: length.into() };
         let right = AccessRight::remote(write);
@@ -306,6 +308,35 @@ impl ConnCallbacks<QpContext> for &QpContext {
         scatter(self, self.pd, &request.segments, offset, bytes)
     }
 
+    fn may_invalidate(&mut self, key: u32) -> bool {
+        self.windows.holds(key, self.pd, &self.domain)
+    }
+
+    fn invalidate(&mut self, key: u32) {
+        self.windows.invalidate_and_wait(key, self.pd, &self.domain);
+    }
+
+    fn may_execute(&mut self, key: u32, address: u64) -> bool {
+        let region = Region { address, length: ATOMIC_SIZE };
+        let right = AccessRight::RemoteAtomic;
+        let is_allowed = self.regions.address_for_peer(key, self.peer_ids(), region, right).is_some();
+        if !is_allowed {
+            self.report_refused(key, region, right);
+        }
+        is_allowed
+    }
+
+    fn execute(&mut self, key: u32, address: u64, operation: Atomic) -> Option<u64> {
+        let region = Region { address, length: ATOMIC_SIZE };
+        let (ids, right) = (self.peer_ids(), AccessRight::RemoteAtomic);
+        let (_guard, address) = self.regions.acquire_for_peer(key, ids, region, right).ok()?;
+        // SAFETY: the memory is registered, with a reference on the registration during the call, and the peer may
+        // execute atomic operations on it.
+        unsafe { operation.apply_registered(address, || self.regions.registration(key)) }
+    }
+}
+
+impl SharedReceiveCallbacks<QpContext> for &QpContext {
     fn take_shared(&mut self) -> Option<(RecvRequest, u64)> {
         let pool = self.pool.as_ref()?;
         let SrqRecv { segments, cookie } = pool.srq.take(&pool.waiter)?;
@@ -325,7 +356,9 @@ impl ConnCallbacks<QpContext> for &QpContext {
             pool.srq.wait(&pool.waiter);
         }
     }
+}
 
+impl CompletionCallbacks<QpContext> for &QpContext {
     fn execute_bind(&mut self, request: &WorkRequest) -> Result<bool, Status> {
         match &request.kind {
             RequestKind::Transfer => Ok(true),
@@ -372,40 +405,13 @@ impl ConnCallbacks<QpContext> for &QpContext {
             cq.push(Completion { token: recv.token, bytes, solicited, arrival, value, ..Completion::default() });
         }
     }
-
-    fn may_invalidate(&mut self, key: u32) -> bool {
-        self.windows.holds(key, self.pd, &self.domain)
-    }
-
-    fn invalidate(&mut self, key: u32) {
-        self.windows.invalidate_and_wait(key, self.pd, &self.domain);
-    }
-
-    fn may_execute(&mut self, key: u32, address: u64) -> bool {
-        let region = Region { address, length: ATOMIC_SIZE };
-        let right = AccessRight::RemoteAtomic;
-        let is_allowed = self.regions.address_for_peer(key, self.peer_ids(), region, right).is_some();
-        if !is_allowed {
-            self.report_refused(key, region, right);
-        }
-        is_allowed
-    }
-
-    fn execute(&mut self, key: u32, address: u64, operation: Atomic) -> Option<u64> {
-        let region = Region { address, length: ATOMIC_SIZE };
-        let (ids, right) = (self.peer_ids(), AccessRight::RemoteAtomic);
-        let (_guard, address) = self.regions.acquire_for_peer(key, ids, region, right).ok()?;
-        // SAFETY: the memory is registered, with a reference on the registration during the call, and the peer may
-        // execute atomic operations on it.
-        unsafe { operation.apply_registered(address, || self.regions.registration(key)) }
-    }
 }
 
 /// Callbacks of a closing connection. They access no memory and report no completion.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ClosingCallbacks;
 
-impl ConnCallbacks<QpContext> for ClosingCallbacks {
+impl MemoryCallbacks<QpContext> for ClosingCallbacks {
     fn may_touch(&mut self, _: u32, _: u64, _: u32, _: bool) -> bool {
         false
     }
@@ -421,7 +427,9 @@ impl ConnCallbacks<QpContext> for ClosingCallbacks {
     fn put_read(&mut self, _: &WorkRequest, _: u32, _: &[u8]) -> Result<(), Status> {
         Err(Status::Flushed)
     }
+}
 
+impl SharedReceiveCallbacks<QpContext> for ClosingCallbacks {
     fn take_shared(&mut self) -> Option<(RecvRequest, u64)> {
         None
     }
@@ -429,7 +437,9 @@ impl ConnCallbacks<QpContext> for ClosingCallbacks {
     fn shared_left(&self) -> u32 {
         0
     }
+}
 
+impl CompletionCallbacks<QpContext> for ClosingCallbacks {
     fn execute_bind(&mut self, _: &WorkRequest) -> Result<bool, Status> {
         Err(Status::Flushed)
     }

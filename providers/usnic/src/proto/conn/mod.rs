@@ -27,8 +27,8 @@ pub(crate) use fast_path::AfterShortSend;
 #[cfg(test)]
 pub(crate) use types::PacketChannel;
 pub(crate) use types::{
-    ConnCallbacks, ConnConfig, Operation, OutgoingPacket, Payload, Post, PostedData, SendValue, SourceAddress,
-    UnsentPacket,
+    CompletionCallbacks, ConnCallbacks, ConnConfig, MemoryCallbacks, Operation, OutgoingPacket, Payload, Post,
+    PostedData, SendValue, SharedReceiveCallbacks, SourceAddress, UnsentPacket,
 };
 
 use std::collections::VecDeque;

@@ -132,8 +132,19 @@ pub(crate) trait PostedData {
     type Recv: Default;
 }
 
-/// Callbacks by which a connection accesses memory and reports completions.
-pub(crate) trait ConnCallbacks<D: PostedData> {
+/// Callbacks of a connection to the driver.
+pub(crate) trait ConnCallbacks<D: PostedData>:
+    MemoryCallbacks<D> + SharedReceiveCallbacks<D> + CompletionCallbacks<D>
+{
+}
+
+impl<D: PostedData, C> ConnCallbacks<D> for C where
+    C: MemoryCallbacks<D> + SharedReceiveCallbacks<D> + CompletionCallbacks<D>
+{
+}
+
+/// Callbacks by which a connection accesses memory.
+pub(crate) trait MemoryCallbacks<D: PostedData> {
     /// Whether the peer may access this memory, for writing if `write` is set.
     fn may_touch(&mut self, key: u32, address: u64, length: u32, write: bool) -> bool;
     /// Copies payload of the peer's write to its destination.
@@ -142,27 +153,6 @@ pub(crate) trait ConnCallbacks<D: PostedData> {
     fn put_recv(&mut self, recv: &D::Recv, offset: u32, bytes: &[u8]) -> Result<(), Status>;
     /// Copies payload of a read response to the buffer of the request.
     fn put_read(&mut self, request: &D::Request, offset: u32, bytes: &[u8]) -> Result<(), Status>;
-    /// Takes a receive from the shared queue. Returns the receive and its length in bytes.
-    fn take_shared(&mut self) -> Option<(D::Recv, u64)>;
-    /// Returns the number of receives in the shared queue.
-    fn shared_left(&self) -> u32;
-    /// Called when the shared queue has too few receives. The driver must call `Conn::check_credits` after receives
-    /// were added.
-    fn await_shared(&mut self) {}
-    /// Executes a bind. Returns false if the bind cannot be executed yet. The connection then repeats the call.
-    fn execute_bind(&mut self, request: &D::Request) -> Result<bool, Status>;
-    /// Called when a request is complete, in the order of the posts.
-    fn request_done(&mut self, request: &mut D::Request, status: Status, bytes: u64);
-    /// Called when the peer has refused the memory access of this request, before `request_done` of the request.
-    fn access_refused(&mut self, _request: &D::Request, _work: Operation, _length: u32) {}
-    /// Called once for a send that is overdue: it still waits for a receive of the peer. `age` is the time of the wait.
-    fn send_overdue(&mut self, _age: Nanos) {}
-    /// Called when a receive is complete, in the order of the messages.
-    fn recv_done(&mut self, recv: &mut D::Recv, status: Status, bytes: u64, solicited: bool);
-    /// Called instead of `recv_done` if a message with immediate data or a key was received successfully.
-    fn recv_done_with(&mut self, recv: &mut D::Recv, bytes: u64, value: SendValue) {
-        self.recv_done(recv, Status::Success, bytes, value.solicited);
-    }
     /// Whether the key belongs to a window that the peer may invalidate.
     fn may_invalidate(&mut self, _key: u32) -> bool {
         false
@@ -176,6 +166,35 @@ pub(crate) trait ConnCallbacks<D: PostedData> {
     /// Executes the atomic operation, and returns the previous value, or `None` if the memory is no longer accessible.
     fn execute(&mut self, _key: u32, _address: u64, _operation: Atomic) -> Option<u64> {
         None
+    }
+}
+
+/// Callbacks by which a connection gets receives of the shared queue.
+pub(crate) trait SharedReceiveCallbacks<D: PostedData> {
+    /// Takes a receive from the shared queue. Returns the receive and its length in bytes.
+    fn take_shared(&mut self) -> Option<(D::Recv, u64)>;
+    /// Returns the number of receives in the shared queue.
+    fn shared_left(&self) -> u32;
+    /// Called when the shared queue has too few receives. The driver must call `Conn::check_credits` after receives
+    /// were added.
+    fn await_shared(&mut self) {}
+}
+
+/// Callbacks that execute binds, and report completions and failures.
+pub(crate) trait CompletionCallbacks<D: PostedData> {
+    /// Executes a bind. Returns false if the bind cannot be executed yet. The connection then repeats the call.
+    fn execute_bind(&mut self, request: &D::Request) -> Result<bool, Status>;
+    /// Called when a request is complete, in the order of the posts.
+    fn request_done(&mut self, request: &mut D::Request, status: Status, bytes: u64);
+    /// Called when the peer has refused the memory access of this request, before `request_done` of the request.
+    fn access_refused(&mut self, _request: &D::Request, _work: Operation, _length: u32) {}
+    /// Called once for a send that is overdue: it still waits for a receive of the peer. `age` is the time of the wait.
+    fn send_overdue(&mut self, _age: Nanos) {}
+    /// Called when a receive is complete, in the order of the messages.
+    fn recv_done(&mut self, recv: &mut D::Recv, status: Status, bytes: u64, solicited: bool);
+    /// Called instead of `recv_done` if a message with immediate data or a key was received successfully.
+    fn recv_done_with(&mut self, recv: &mut D::Recv, bytes: u64, value: SendValue) {
+        self.recv_done(recv, Status::Success, bytes, value.solicited);
     }
 }
 

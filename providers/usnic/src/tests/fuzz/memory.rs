@@ -5,7 +5,7 @@
 use dapl::provider::Status;
 use dapl_software::memory::atomic::Atomic;
 
-use crate::proto::conn::{ConnCallbacks, PostedData};
+use crate::proto::conn::{CompletionCallbacks, MemoryCallbacks, PostedData, SharedReceiveCallbacks};
 use crate::proto::wire::Refusal;
 
 /// Start address of the registered memory of the peer under test.
@@ -50,7 +50,7 @@ impl PostedData for Memory {
     type Recv = Buffer;
 }
 
-impl ConnCallbacks<Memory> for Memory {
+impl MemoryCallbacks<Memory> for Memory {
     fn may_touch(&mut self, key: u32, address: u64, length: u32, write: bool) -> bool {
         (key == KEYS[0] || (key == KEYS[1] && !write)) && self.range(address, length as usize).is_some()
     }
@@ -67,28 +67,6 @@ impl ConnCallbacks<Memory> for Memory {
 
     fn put_read(&mut self, request: &Buffer, offset: u32, bytes: &[u8]) -> Result<(), Status> {
         put(request, offset, bytes)
-    }
-
-    fn take_shared(&mut self) -> Option<(Buffer, u64)> {
-        self.shared = self.shared.checked_sub(1)?;
-        self.taken += 1;
-        Some((Buffer(2000), 2000))
-    }
-
-    fn shared_left(&self) -> u32 {
-        self.shared
-    }
-
-    fn execute_bind(&mut self, request: &Buffer) -> Result<bool, Status> {
-        if request.0 % 3 == 1 { Err(Status::LocalEp) } else { Ok(request.0.is_multiple_of(3)) }
-    }
-
-    fn request_done(&mut self, _: &mut Buffer, _: Status, _: u64) {
-        self.requests_done += 1;
-    }
-
-    fn recv_done(&mut self, _: &mut Buffer, _: Status, _: u64, _: bool) {
-        self.recvs_done += 1;
     }
 
     fn may_invalidate(&mut self, key: u32) -> bool {
@@ -109,5 +87,31 @@ impl ConnCallbacks<Memory> for Memory {
             "the key and range must belong to a granted window or registration"
         );
         (!address.is_multiple_of(64)).then_some(address)
+    }
+}
+
+impl SharedReceiveCallbacks<Memory> for Memory {
+    fn take_shared(&mut self) -> Option<(Buffer, u64)> {
+        self.shared = self.shared.checked_sub(1)?;
+        self.taken += 1;
+        Some((Buffer(2000), 2000))
+    }
+
+    fn shared_left(&self) -> u32 {
+        self.shared
+    }
+}
+
+impl CompletionCallbacks<Memory> for Memory {
+    fn execute_bind(&mut self, request: &Buffer) -> Result<bool, Status> {
+        if request.0 % 3 == 1 { Err(Status::LocalEp) } else { Ok(request.0.is_multiple_of(3)) }
+    }
+
+    fn request_done(&mut self, _: &mut Buffer, _: Status, _: u64) {
+        self.requests_done += 1;
+    }
+
+    fn recv_done(&mut self, _: &mut Buffer, _: Status, _: u64, _: bool) {
+        self.recvs_done += 1;
     }
 }

@@ -9,7 +9,7 @@ use dapl::provider::Status;
 use dapl_software::memory::atomic::Atomic;
 
 use crate::proto::Nanos;
-use crate::proto::conn::{ConnCallbacks, PostedData, SendValue};
+use crate::proto::conn::{CompletionCallbacks, MemoryCallbacks, PostedData, SendValue, SharedReceiveCallbacks};
 use crate::proto::wire::Refusal;
 
 /// Start address of the memory of each endpoint.
@@ -98,7 +98,7 @@ impl PostedData for TestHost {
     type Recv = Buffer;
 }
 
-impl ConnCallbacks<TestHost> for TestHost {
+impl MemoryCallbacks<TestHost> for TestHost {
     fn may_touch(&mut self, key: u32, address: u64, length: u32, write: bool) -> bool {
         (key == KEY || (key == READ_ONLY && !write)) && self.range(address, length as usize).is_some()
     }
@@ -118,6 +118,39 @@ impl ConnCallbacks<TestHost> for TestHost {
         self.put(request, offset, bytes)
     }
 
+    fn may_invalidate(&mut self, key: u32) -> bool {
+        key == WINDOW
+    }
+
+    fn invalidate(&mut self, key: u32) {
+        self.invalidated.push((key, self.recvs.len()));
+    }
+
+    fn may_execute(&mut self, key: u32, address: u64) -> bool {
+        key == KEY && self.range(address, 8).is_some()
+    }
+
+    fn execute(&mut self, key: u32, address: u64, operation: Atomic) -> Option<u64> {
+        assert!(self.may_execute(key, address));
+        let range = self.range(address, 8).filter(|_| !self.unreadable)?;
+        let found = u64::from_ne_bytes(self.memory[range.clone()].try_into().unwrap());
+        let new = match operation {
+            Atomic::FetchAdd(add) => found.wrapping_add(add),
+            Atomic::CompareSwap { compare, swap } => {
+                if found == compare {
+                    swap
+                } else {
+                    found
+                }
+            }
+        };
+        self.memory[range].copy_from_slice(&new.to_ne_bytes());
+        self.executed += 1;
+        Some(found)
+    }
+}
+
+impl SharedReceiveCallbacks<TestHost> for TestHost {
     fn take_shared(&mut self) -> Option<(Buffer, u64)> {
         self.shared.pop_front().map(|buffer| (buffer, buffer.length as u64))
     }
@@ -125,7 +158,9 @@ impl ConnCallbacks<TestHost> for TestHost {
     fn shared_left(&self) -> u32 {
         self.shared.len() as u32
     }
+}
 
+impl CompletionCallbacks<TestHost> for TestHost {
     fn send_overdue(&mut self, age: Nanos) {
         self.overdue.push(age);
     }
@@ -158,36 +193,5 @@ impl ConnCallbacks<TestHost> for TestHost {
     fn recv_done_with(&mut self, recv: &mut Buffer, bytes: u64, value: SendValue) {
         self.recv_done(recv, Status::Success, bytes, value.solicited);
         self.recvs.last_mut().unwrap().value = value;
-    }
-
-    fn may_invalidate(&mut self, key: u32) -> bool {
-        key == WINDOW
-    }
-
-    fn invalidate(&mut self, key: u32) {
-        self.invalidated.push((key, self.recvs.len()));
-    }
-
-    fn may_execute(&mut self, key: u32, address: u64) -> bool {
-        key == KEY && self.range(address, 8).is_some()
-    }
-
-    fn execute(&mut self, key: u32, address: u64, operation: Atomic) -> Option<u64> {
-        assert!(self.may_execute(key, address));
-        let range = self.range(address, 8).filter(|_| !self.unreadable)?;
-        let found = u64::from_ne_bytes(self.memory[range.clone()].try_into().unwrap());
-        let new = match operation {
-            Atomic::FetchAdd(add) => found.wrapping_add(add),
-            Atomic::CompareSwap { compare, swap } => {
-                if found == compare {
-                    swap
-                } else {
-                    found
-                }
-            }
-        };
-        self.memory[range].copy_from_slice(&new.to_ne_bytes());
-        self.executed += 1;
-        Some(found)
     }
 }

@@ -8,7 +8,7 @@ use dapl::provider::Status;
 use dapl_software::memory::atomic::Atomic;
 
 use super::{ATOMIC_ADDRESS, ATOMIC_KEY, Oracle, Pool, PostedRecv, RequestIndex, SOURCE_KEY, WINDOW_KEY};
-use crate::proto::conn::{ConnCallbacks, PostedData, SendValue};
+use crate::proto::conn::{CompletionCallbacks, MemoryCallbacks, PostedData, SendValue, SharedReceiveCallbacks};
 use crate::proto::wire::Refusal;
 use crate::tests::sim::scenario::OpKind;
 
@@ -33,7 +33,7 @@ impl PostedData for OracleHost {
     type Recv = PostedRecv;
 }
 
-impl ConnCallbacks<OracleHost> for OracleHost {
+impl MemoryCallbacks<OracleHost> for OracleHost {
     fn may_touch(&mut self, key: u32, address: u64, length: u32, write: bool) -> bool {
         let is_there = self.oracle.borrow().remote(self.side, key, address, length).is_some();
         is_there && !(write && key == SOURCE_KEY)
@@ -68,6 +68,39 @@ impl ConnCallbacks<OracleHost> for OracleHost {
         Ok(())
     }
 
+    fn may_invalidate(&mut self, key: u32) -> bool {
+        key == WINDOW_KEY
+    }
+
+    fn invalidate(&mut self, key: u32) {
+        assert_eq!(key, WINDOW_KEY);
+        self.oracle.borrow_mut().sides[self.side].invalidated += 1;
+    }
+
+    fn may_execute(&mut self, key: u32, address: u64) -> bool {
+        (key, address) == (ATOMIC_KEY, ATOMIC_ADDRESS)
+    }
+
+    fn execute(&mut self, _: u32, _: u64, operation: Atomic) -> Option<u64> {
+        let mut oracle = self.oracle.borrow_mut();
+        let loose = oracle.loose;
+        let side = &mut oracle.sides[self.side];
+        let posted = side.atomics.get(side.found.len()).map(|(_, posted)| *posted);
+        assert!(
+            posted == Some(operation) || loose,
+            "{operation:?} was executed, but the next operation in posting order is {posted:?}"
+        );
+        side.found.push(side.word);
+        side.word = match operation {
+            Atomic::FetchAdd(add) => side.word.wrapping_add(add),
+            Atomic::CompareSwap { compare, swap } if compare == side.word => swap,
+            Atomic::CompareSwap { .. } => side.word,
+        };
+        side.found.last().copied()
+    }
+}
+
+impl SharedReceiveCallbacks<OracleHost> for OracleHost {
     fn take_shared(&mut self) -> Option<(PostedRecv, u64)> {
         let length = self.pool.as_ref()?.borrow_mut().lengths.pop_front()?;
         Some((self.new_recv(length), u64::from(length)))
@@ -76,7 +109,9 @@ impl ConnCallbacks<OracleHost> for OracleHost {
     fn shared_left(&self) -> u32 {
         self.pool.as_ref().map_or(0, |pool| pool.borrow().len())
     }
+}
 
+impl CompletionCallbacks<OracleHost> for OracleHost {
     fn execute_bind(&mut self, request: &RequestIndex) -> Result<bool, Status> {
         let entry = &mut self.oracle.borrow_mut().sides[self.side].entries[request.index];
         assert_eq!(entry.kind, OpKind::Bind);
@@ -133,36 +168,5 @@ impl ConnCallbacks<OracleHost> for OracleHost {
         assert_eq!(recv.id, side.done_recvs, "receives must complete in order");
         assert!(side.failed_recvs.is_empty(), "a receive succeeded after a failed receive");
         oracle.check_message(self.side, bytes, value, &recv.buffer.borrow());
-    }
-
-    fn may_invalidate(&mut self, key: u32) -> bool {
-        key == WINDOW_KEY
-    }
-
-    fn invalidate(&mut self, key: u32) {
-        assert_eq!(key, WINDOW_KEY);
-        self.oracle.borrow_mut().sides[self.side].invalidated += 1;
-    }
-
-    fn may_execute(&mut self, key: u32, address: u64) -> bool {
-        (key, address) == (ATOMIC_KEY, ATOMIC_ADDRESS)
-    }
-
-    fn execute(&mut self, _: u32, _: u64, operation: Atomic) -> Option<u64> {
-        let mut oracle = self.oracle.borrow_mut();
-        let loose = oracle.loose;
-        let side = &mut oracle.sides[self.side];
-        let posted = side.atomics.get(side.found.len()).map(|(_, posted)| *posted);
-        assert!(
-            posted == Some(operation) || loose,
-            "{operation:?} was executed, but the next operation in posting order is {posted:?}"
-        );
-        side.found.push(side.word);
-        side.word = match operation {
-            Atomic::FetchAdd(add) => side.word.wrapping_add(add),
-            Atomic::CompareSwap { compare, swap } if compare == side.word => swap,
-            Atomic::CompareSwap { .. } => side.word,
-        };
-        side.found.last().copied()
     }
 }
