@@ -1,4 +1,4 @@
-//! Another user creates sm's default base directory. If this happens before the first process of this user starts, the
+//! Another user creates the default base directory of sm or usnic. If this happens before the first process of this user starts, the
 //! processes of this user share an alternative directory. A directory in use cannot be replaced.
 //!
 //! Needs permission to start programs as another user. Without it, the tests print a message and are skipped.
@@ -22,18 +22,24 @@ struct User {
     sandbox: Sandbox,
     dtest: PathBuf,
     id: u32,
+    /// The default base directory of the provider, without the user id.
+    prefix: &'static str,
 }
 
 impl User {
-    fn new(number: u32) -> Option<User> {
+    fn of_sm(number: u32) -> Option<User> {
+        Self::new(number, SM0, "libdaplsm.so.1", "/dev/shm/dapl")
+    }
+
+    fn new(number: u32, registry: &str, library: &str, prefix: &'static str) -> Option<User> {
         let stage = stage(Profile::Dev);
-        let sandbox = Sandbox::new(&stage, Some(SM0));
+        let sandbox = Sandbox::new(&stage, Some(registry));
         let dtest = run::program(&stage, "dtest/dtest.c");
-        let user = User { stage, sandbox, dtest, id: 100_000_000 + std::process::id() * 4 + number };
+        let user = User { stage, sandbox, dtest, id: 100_000_000 + std::process::id() * 4 + number, prefix };
         let place = user.sandbox.sm();
         let place = place.parent().expect("the directory is inside of a sandbox");
         let is_given = [place, &place.join("dat.conf")].iter().all(|path| chown(path, Some(user.id), None).is_ok());
-        let provider = user.stage.lib.join("libdaplsm.so.1");
+        let provider = user.stage.lib.join(library);
         let mut tried = Command::new("test");
         tried.arg("-x").arg(&user.dtest).arg("-a").arg("-r").arg(provider).uid(user.id);
         if is_given && tried.status().is_ok_and(|status| status.success()) {
@@ -44,7 +50,7 @@ impl User {
     }
 
     fn default(&self) -> PathBuf {
-        PathBuf::from(format!("/dev/shm/dapl-{}", self.id))
+        PathBuf::from(format!("{}-{}", self.prefix, self.id))
     }
 
     fn start(&self, arguments: &[&str]) -> Run {
@@ -69,7 +75,7 @@ fn succeeded(server: &Finished, client: &Finished) {
 
 #[test]
 fn processes_connect_beside_a_directory_of_another_user() {
-    let Some(user) = User::new(0) else { return };
+    let Some(user) = User::of_sm(0) else { return };
     fs::create_dir(user.default()).unwrap();
     let server = user.start(&[]);
     server.wait_for("listening", TIMEOUT);
@@ -89,7 +95,7 @@ fn processes_connect_beside_a_directory_of_another_user() {
 
 #[test]
 fn processes_connect_if_the_other_users_directory_is_removed_in_between() {
-    let Some(user) = User::new(1) else { return };
+    let Some(user) = User::of_sm(1) else { return };
     fs::create_dir(user.default()).unwrap();
     let server = user.start(&[]);
     server.wait_for("listening", TIMEOUT);
@@ -101,7 +107,7 @@ fn processes_connect_if_the_other_users_directory_is_removed_in_between() {
 
 #[test]
 fn another_user_cannot_replace_the_directory_of_a_running_process() {
-    let Some(user) = User::new(2) else { return };
+    let Some(user) = User::of_sm(2) else { return };
     let server = user.start(&[]);
     server.wait_for("listening", TIMEOUT);
     assert_eq!(user.directories(), [user.default()]);
@@ -110,4 +116,22 @@ fn another_user_cannot_replace_the_directory_of_a_running_process() {
     let client = user.start(&["-h", "localhost"]).finish(TIMEOUT);
     succeeded(&server.finish(TIMEOUT), &client);
     assert_eq!(user.directories(), Vec::<PathBuf>::new(), "a run directory entry is left");
+}
+
+#[test]
+fn requests_over_usnic_are_forwarded_beside_a_directory_of_another_user() {
+    let port = 20_000 + std::process::id() % 10_000;
+    let registry =
+        format!("usnic0 u1.2 threadsafe default libdaplusnic.so.1 dapl.1.2 \"127.0.0.1 port={port}\" \"\"\n");
+    let Some(user) = User::new(3, &registry, "libdaplusnic.so.1", "/dev/shm/dapl-usnic") else { return };
+    fs::create_dir(user.default()).unwrap();
+    // The kernel gives a request to any of the processes, which forwards it to the one that listens on its qualifier.
+    let quals = ["45251", "45252", "45253"];
+    let servers = quals.map(|qual| user.start(&["-P", "usnic0", "-q", qual]));
+    servers.iter().for_each(|server| server.wait_for("listening", TIMEOUT));
+    let clients = quals.map(|qual| user.start(&["-P", "usnic0", "-q", qual, "-h", "localhost"]).finish(TIMEOUT));
+    let servers = servers.map(|server| server.finish(TIMEOUT));
+    fs::remove_dir(user.default()).unwrap();
+    servers.iter().zip(&clients).for_each(|(server, client)| succeeded(server, client));
+    assert_eq!(user.directories(), Vec::<PathBuf>::new(), "a directory of listeners is left");
 }

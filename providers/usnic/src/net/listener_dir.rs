@@ -5,6 +5,9 @@
 //! bound and reached through the checked descriptor (without `/proc`, by their path). So no other user can bind a name
 //! in the directory, or send to one. In the abstract socket namespace, any user could bind any name.
 //!
+//! If the default path of the base directory is taken, the processes use an alternative. A process searches all of them
+//! for listeners, because the path may have been free when another process started.
+//!
 //! Several network namespaces may share the directory, so a name begins with the inode of the namespace:
 //! `<namespace>-<address and port>-<qualifier>`.
 //!
@@ -27,6 +30,8 @@ use rustix::net::SocketAddrUnix;
 
 use super::handover::{self, ForwardedRequest, HandoverSocket};
 
+/// Name of the directory of listeners in the base directory.
+const LISTENERS: &str = "listeners";
 /// Maximum wait for the lock on the directory. Only a stopped process holds it for long.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 /// Interval between attempts to acquire the lock: slightly longer than a process usually holds it.
@@ -54,8 +59,11 @@ impl ListenerDir {
         ListenerDir { base, namespace, cleaned: Once::new() }
     }
 
-    fn path(&self) -> PathBuf {
-        self.base.path().join("listeners")
+    /// The directories of this user that may contain listeners.
+    fn dirs(&self) -> impl Iterator<Item = VerifiedDir> {
+        let others = std::iter::once_with(|| self.base.alternatives()).flatten();
+        let bases = std::iter::once(self.base.path().to_owned()).chain(others);
+        bases.filter_map(|base| VerifiedDir::open(base.join(LISTENERS)).ok())
     }
 
     fn name(&self, at: SocketAddr, qual: u64) -> String {
@@ -79,60 +87,45 @@ impl ListenerDir {
     }
 
     fn try_open(&self, name: &str) -> io::Result<HandoverSocket> {
-        let dir = self.lock()?;
+        let base = self.base.create();
+        let base = base.map_err(|error| io::Error::other(format!("cannot create the base directory: {error}")))?;
+        let dir = VerifiedDir::lock(base.path().join(LISTENERS))?;
         self.cleaned.call_once(|| dir.clean());
-        if !dir.is_free(name)? {
+        if !dir.is_free(name)? || self.has_name(name) {
             return Err(ErrorKind::AddrInUse.into());
         }
         dir.remove(name)?;
-        let socket = HandoverSocket::bind(&dir.address(name)?, &self.base, dir.path.join(name))?;
+        let socket = HandoverSocket::bind(&dir.address(name)?, &base, dir.path.join(name))?;
         // Sets the owner's permissions, because the umask may have removed them.
         rustix::fs::chmodat(&dir.file, name, Mode::RUSR | Mode::WUSR, AtFlags::empty())?;
         Ok(socket)
-    }
-
-    /// Creates the directory if it is missing, and acquires its lock. The errors `WouldBlock` and `NotFound` are
-    /// transient.
-    fn lock(&self) -> io::Result<VerifiedDir> {
-        self.base.create().map_err(|error| io::Error::other(format!("cannot create the base directory: {error}")))?;
-        let path = self.path();
-        match DirBuilder::new().mode(0o700).create(&path) {
-            Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
-            _ => {}
-        }
-        let dir = VerifiedDir::open(path)?;
-        if !base_dir::lock(&dir.file) {
-            return Err(ErrorKind::WouldBlock.into());
-        }
-        if !base_dir::is_open_at(&dir.file, &dir.path) {
-            return Err(ErrorKind::NotFound.into());
-        }
-        Ok(dir)
     }
 
     /// Forwards a request to the process of this user that listens on `qual` at this address. Returns false if there is
     /// no such process, or if its name in the directory cannot be used.
     pub(crate) fn forward(&self, at: SocketAddr, qual: u64, forwarded: &ForwardedRequest) -> bool {
         let name = self.name(at, qual);
-        match VerifiedDir::open(self.path()).and_then(|dir| handover::send(&dir.address(&name)?, forwarded)) {
+        self.dirs().any(|dir| match dir.address(&name).and_then(|to| handover::send(&to, forwarded)) {
             Ok(()) => true,
             // A full queue belongs to an existing listener. The client retransmits its request.
             Err(error) => error.kind() == ErrorKind::WouldBlock,
-        }
+        })
     }
 
     /// Whether a process of this user listens on any qualifier at this address, so that the UDP port belongs to this
     /// user.
     pub(crate) fn owns_port(&self, at: SocketAddr) -> bool {
-        let Ok(dir) = VerifiedDir::open(self.path()) else { return false };
         let start = format!("{:x}-{at}-", self.namespace);
-        dir.names().any(|name| name.starts_with(&start) && dir.is_free(&name).is_ok_and(|is_free| !is_free))
+        self.dirs().any(|dir| dir.names().any(|name| name.starts_with(&start) && dir.is_bound(&name)))
     }
 
     /// Whether a process of this user listens on `qual` at this address.
     pub(crate) fn has_listener(&self, at: SocketAddr, qual: u64) -> bool {
-        let name = self.name(at, qual);
-        VerifiedDir::open(self.path()).is_ok_and(|dir| dir.is_free(&name).is_ok_and(|is_free| !is_free))
+        self.has_name(&self.name(at, qual))
+    }
+
+    fn has_name(&self, name: &str) -> bool {
+        self.dirs().any(|dir| dir.is_bound(name))
     }
 }
 
@@ -156,6 +149,23 @@ impl VerifiedDir {
         Ok(VerifiedDir { file, path })
     }
 
+    /// Creates the directory if it is missing, and acquires its lock. The errors `WouldBlock` and `NotFound` are
+    /// transient.
+    fn lock(path: PathBuf) -> io::Result<VerifiedDir> {
+        match DirBuilder::new().mode(0o700).create(&path) {
+            Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
+            _ => {}
+        }
+        let dir = VerifiedDir::open(path)?;
+        if !base_dir::lock(&dir.file) {
+            return Err(ErrorKind::WouldBlock.into());
+        }
+        if !base_dir::is_open_at(&dir.file, &dir.path) {
+            return Err(ErrorKind::NotFound.into());
+        }
+        Ok(dir)
+    }
+
     /// Returns the socket address of a name in the directory. The path goes through the checked descriptor, so it stays
     /// correct if the directory's path is replaced. Without `/proc`, uses the directory's path.
     fn address(&self, name: &str) -> io::Result<SocketAddrUnix> {
@@ -171,6 +181,11 @@ impl VerifiedDir {
             Err(error) if matches!(error.kind(), ErrorKind::ConnectionRefused | ErrorKind::NotFound) => Ok(true),
             Err(error) => Err(error),
         }
+    }
+
+    /// Whether a running process has certainly bound this name.
+    fn is_bound(&self, name: &str) -> bool {
+        self.is_free(name).is_ok_and(|is_free| !is_free)
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {

@@ -20,14 +20,49 @@ impl Scratch {
         Scratch(path, dir)
     }
 
+    /// The directory of listeners.
+    fn path(&self) -> PathBuf {
+        self.0.join(LISTENERS)
+    }
+
     fn names(&self) -> usize {
-        fs::read_dir(self.1.path()).map_or(0, Iterator::count)
+        fs::read_dir(self.path()).map_or(0, Iterator::count)
     }
 }
 
 impl Drop for Scratch {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A file at the default path, in place of a directory that another user has created there.
+struct Squatted(PathBuf);
+
+impl Squatted {
+    fn new(name: &str) -> Self {
+        let path = PathBuf::from(format!("/tmp/dapl-squatted-{}-{name}", std::process::id()));
+        fs::write(&path, "").unwrap();
+        Squatted(path)
+    }
+
+    /// The directory of listeners as a process that starts now finds it.
+    fn dir(&self) -> ListenerDir {
+        ListenerDir::new(BaseDir::as_default(&KIND, self.0.clone()))
+    }
+
+    /// The directories beside the default path.
+    fn alternatives(&self) -> Vec<PathBuf> {
+        BaseDir::as_default(&KIND, self.0.clone()).alternatives()
+    }
+}
+
+impl Drop for Squatted {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+        for left in self.alternatives() {
+            let _ = fs::remove_dir_all(left);
+        }
     }
 }
 
@@ -77,7 +112,7 @@ fn qualifier_has_one_listener_and_is_free_after_its_close() {
         "a request for a qualifier without a listener is not forwarded"
     );
     assert!(dir.open(here(), 2).is_ok());
-    assert!(!dir.path().exists(), "the last listener removes the directory when it is dropped");
+    assert!(!fs::exists(scratch.path()).unwrap(), "the last listener removes the directory when it is dropped");
 }
 
 #[test]
@@ -97,7 +132,7 @@ fn datagrams_of_invalid_length_are_dropped() {
     let scratch = Scratch::new("cut");
     let socket = scratch.1.open(here(), 5).unwrap();
     let sender = UnixDatagram::unbound().unwrap();
-    let to = scratch.1.path().join(scratch.1.name(here(), 5));
+    let to = scratch.path().join(scratch.1.name(here(), 5));
     for bytes in [&[0; 21][..], &[0; 22 + MAX_REQUEST + 1], b""] {
         sender.send_to(bytes, &to).unwrap();
     }
@@ -112,7 +147,7 @@ fn names_of_exited_processes_are_replaced_and_removed() {
     let first = scratch.1.open(here(), 1).unwrap();
     // Closes a socket without removing its name, like a process that is killed.
     for qual in [2, 3] {
-        drop(UnixDatagram::bind(scratch.1.path().join(scratch.1.name(here(), qual))).unwrap());
+        drop(UnixDatagram::bind(scratch.path().join(scratch.1.name(here(), qual))).unwrap());
     }
     assert_eq!(scratch.names(), 3);
     assert!(scratch.1.owns_port(here()));
@@ -140,7 +175,7 @@ fn directory_accessible_by_other_users_is_rejected() {
     use std::os::unix::fs::PermissionsExt;
     let scratch = Scratch::new("rights");
     let _socket = scratch.1.open(here(), 1).unwrap();
-    let mode = |mode| fs::set_permissions(scratch.1.path(), fs::Permissions::from_mode(mode)).unwrap();
+    let mode = |mode| fs::set_permissions(scratch.path(), fs::Permissions::from_mode(mode)).unwrap();
     mode(0o770);
     assert!(!scratch.1.has_listener(here(), 1) && !scratch.1.forward(here(), 1, &forwarded("1.2.3.4:5", b"")));
     assert_eq!(scratch.1.open(here(), 2).unwrap_err().kind(), ErrorKind::PermissionDenied);
@@ -148,8 +183,8 @@ fn directory_accessible_by_other_users_is_rejected() {
     // Replaces the directory of listeners by a symbolic link to another one.
     let elsewhere = Scratch::new("elsewhere");
     let _theirs = elsewhere.1.open(here(), 3).unwrap();
-    fs::rename(scratch.1.path(), scratch.0.join("aside")).unwrap();
-    std::os::unix::fs::symlink(elsewhere.1.path(), scratch.1.path()).unwrap();
+    fs::rename(scratch.path(), scratch.0.join("aside")).unwrap();
+    std::os::unix::fs::symlink(elsewhere.path(), scratch.path()).unwrap();
     assert!(!scratch.1.has_listener(here(), 3), "a symbolic link to a directory must not be followed");
 }
 
@@ -176,4 +211,44 @@ fn concurrent_open_and_close_do_not_interfere() {
         }
     });
     assert_eq!(taken.into_inner(), 1, "exactly one of the concurrent opens gets the name");
+}
+
+#[test]
+fn processes_find_listeners_beside_a_default_path_that_is_taken() {
+    let squatted = Squatted::new("found");
+    let [server, other] = [squatted.dir(), squatted.dir()];
+    let socket = server.open(here(), 1).unwrap();
+    let second = other.open(here(), 2).unwrap();
+    assert_eq!(squatted.alternatives().len(), 1, "both use one directory");
+    assert_eq!(other.open(here(), 1).unwrap_err().kind(), ErrorKind::AddrInUse);
+    for dir in [&server, &other, &squatted.dir()] {
+        assert!(dir.has_listener(here(), 1) && dir.has_listener(here(), 2) && !dir.has_listener(here(), 3));
+        assert!(dir.owns_port(here()));
+        let request = forwarded("192.0.2.7:5", b"please");
+        assert!(dir.forward(here(), 1, &request));
+        assert_eq!(socket.receive(), Some(request));
+    }
+    drop((socket, second));
+    assert_eq!(squatted.alternatives(), Vec::<PathBuf>::new(), "the empty directory is left");
+}
+
+#[test]
+fn listener_is_found_after_the_default_path_becomes_free() {
+    let squatted = Squatted::new("freed");
+    let (server, socket) = (squatted.dir(), squatted.dir().open(here(), 1).unwrap());
+    fs::remove_file(&squatted.0).unwrap();
+    let other = squatted.dir();
+    assert_eq!(other.open(here(), 1).unwrap_err().kind(), ErrorKind::AddrInUse);
+    // A directory of this user at the default path, from a process that could not see the other one.
+    DirBuilder::new().mode(0o700).create(&squatted.0).unwrap();
+    let second = squatted.dir().open(here(), 2).unwrap();
+    assert!(fs::exists(squatted.0.join(LISTENERS)).unwrap());
+    assert_eq!(squatted.dir().open(here(), 1).unwrap_err().kind(), ErrorKind::AddrInUse);
+    for dir in [&server, &other] {
+        assert!(dir.has_listener(here(), 1) && dir.has_listener(here(), 2) && dir.owns_port(here()));
+        assert!(dir.forward(here(), 1, &forwarded("192.0.2.7:5", b"please")));
+    }
+    assert!(socket.receive().is_some());
+    drop((socket, second));
+    assert!(!fs::exists(&squatted.0).unwrap(), "the empty directory is left");
 }
