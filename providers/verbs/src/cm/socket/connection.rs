@@ -179,7 +179,7 @@ impl SocketConnection {
         if let Some(fault) = inner.protocol.take_fault() {
             let level = if was_asked { log::Level::Warn } else { log::Level::Info };
             log::log!(level, "connection with {}: {fault}; check that the peer uses uDAPL on this port", self.peer);
-        } else if was_asked && event == Some(ProtocolEvent::Ended(ConnectionEvent::Rejected)) {
+        } else if was_asked && matches!(event, Some(ProtocolEvent::Ended(ConnectionEvent::Rejected, _))) {
             self.explain_missing_reply();
         }
         if inner.protocol.is_ended() {
@@ -224,11 +224,8 @@ impl SocketConnection {
                 self.with_pair(|pair| pair.established(self, &[]));
             }
             ProtocolEvent::Reconnect => self.reconnect(),
-            ProtocolEvent::PeerRejected(private_data) => {
-                self.with_pair(|pair| pair.report_end(self, ConnectionEvent::PeerRejected, &private_data));
-            }
-            ProtocolEvent::Ended(event) => {
-                self.report_end(event);
+            ProtocolEvent::Ended(event, private_data) => {
+                self.with_pair(|pair| pair.report_end(self, event, &private_data));
                 if let Some(listener) = self.listener.as_ref().and_then(Weak::upgrade) {
                     listener.remove_unknown(&me);
                 }

@@ -69,9 +69,8 @@ pub(super) enum ProtocolEvent {
     Established,
     /// The last socket found no listener, and another socket must be connected.
     Reconnect,
-    /// The peer's consumer has rejected the request, with private data.
-    PeerRejected(Vec<u8>),
-    Ended(ConnectionEvent),
+    /// The private data are those of a rejection by the peer's consumer. They are empty for all other events.
+    Ended(ConnectionEvent, Vec<u8>),
 }
 
 impl Protocol {
@@ -160,7 +159,7 @@ impl Protocol {
 
     fn finish(&mut self, event: ConnectionEvent) -> Option<ProtocolEvent> {
         self.set_state(ProtocolState::Ended);
-        Some(ProtocolEvent::Ended(event))
+        Some(ProtocolEvent::Ended(event, Vec::new()))
     }
 
     /// Called when the socket is connected. Queues the request.
@@ -230,7 +229,7 @@ impl Protocol {
             }
             Message::Rejection(private_data) => {
                 self.set_state(ProtocolState::Ended);
-                Some(ProtocolEvent::PeerRejected(private_data))
+                Some(ProtocolEvent::Ended(ConnectionEvent::PeerRejected, private_data))
             }
             Message::NotServed | Message::Request(_) => self.finish(ConnectionEvent::Rejected),
         }

@@ -43,6 +43,10 @@ fn carry(from: &mut Protocol, to: &mut Protocol) -> Option<ProtocolEvent> {
     event
 }
 
+fn ended(event: ConnectionEvent) -> Option<ProtocolEvent> {
+    Some(ProtocolEvent::Ended(event, Vec::new()))
+}
+
 fn asked() -> (Protocol, Protocol) {
     asked_in(Format::Dat12)
 }
@@ -68,7 +72,7 @@ fn standing_in(format: Format) -> (Protocol, Protocol) {
 
 #[test]
 fn either_side_disconnects_after_both_have_connected() {
-    let disconnected = || Some(ProtocolEvent::Ended(ConnectionEvent::Disconnected));
+    let disconnected = || ended(ConnectionEvent::Disconnected);
     for format in FORMATS {
         let (mut active, mut passive) = standing_in(format);
         assert_eq!((active.deadline(), passive.deadline()), (None, None));
@@ -87,34 +91,34 @@ fn only_a_consumers_rejection_is_reported_as_peer_rejected() {
     for (format, private_data) in [(Format::Dat12, &b""[..]), (Format::Dat20, b"no")] {
         let (mut active, mut passive) = asked_in(format);
         passive.refuse(b"no");
-        assert_eq!(carry(&mut passive, &mut active), Some(ProtocolEvent::PeerRejected(private_data.to_vec())));
+        assert_eq!(
+            carry(&mut passive, &mut active),
+            Some(ProtocolEvent::Ended(ConnectionEvent::PeerRejected, private_data.to_vec()))
+        );
         assert!(active.is_ended());
         let (mut active, mut passive) = asked_in(format);
         passive.end();
         assert_eq!(passive.outbox().is_empty(), format == Format::Dat12, "only the format of 2.0 has a message for it");
         let end = carry(&mut passive, &mut active).or_else(|| active.handle_close(None));
-        assert_eq!(end, Some(ProtocolEvent::Ended(ConnectionEvent::Rejected)));
+        assert_eq!(end, ended(ConnectionEvent::Rejected));
     }
 }
 
 #[test]
 fn socket_errors_are_reported_as_rejected_or_unreachable() {
     let fail_connect = |error| active(params(1, b"")).handle_close(Some(error));
-    assert_eq!(fail_connect(ErrorKind::ConnectionRefused), Some(ProtocolEvent::Ended(ConnectionEvent::Rejected)));
+    assert_eq!(fail_connect(ErrorKind::ConnectionRefused), ended(ConnectionEvent::Rejected));
     for error in [ErrorKind::TimedOut, ErrorKind::HostUnreachable, ErrorKind::NetworkUnreachable, ErrorKind::Other] {
-        assert_eq!(fail_connect(error), Some(ProtocolEvent::Ended(ConnectionEvent::Unreachable)), "{error}");
+        assert_eq!(fail_connect(error), ended(ConnectionEvent::Unreachable), "{error}");
     }
     let (mut active, _) = asked();
     assert_eq!(
         active.handle_close(Some(ErrorKind::TimedOut)),
-        Some(ProtocolEvent::Ended(ConnectionEvent::Unreachable)),
+        ended(ConnectionEvent::Unreachable),
         "the host of the peer does not reply"
     );
     let (mut active, _) = asked();
-    assert_eq!(
-        active.handle_close(Some(ErrorKind::ConnectionReset)),
-        Some(ProtocolEvent::Ended(ConnectionEvent::Rejected))
-    );
+    assert_eq!(active.handle_close(Some(ErrorKind::ConnectionReset)), ended(ConnectionEvent::Rejected));
 }
 
 #[test]
@@ -136,7 +140,7 @@ fn refused_connect_is_retried_on_a_new_socket_until_listener_wait_ends() {
         );
         assert!(active.is_connecting() && active.outbox().is_empty());
     };
-    assert_eq!((end, waited), (Some(ProtocolEvent::Ended(ConnectionEvent::Rejected)), listener_wait));
+    assert_eq!((end, waited), (ended(ConnectionEvent::Rejected), listener_wait));
 
     let (mut active, mut passive) =
         (Protocol::active(params(1, b"may I"), Format::Dat12, listener_wait), Protocol::passive());
@@ -147,7 +151,7 @@ fn refused_connect_is_retried_on_a_new_socket_until_listener_wait_ends() {
     assert_eq!(carry(&mut active, &mut passive), Some(ProtocolEvent::Request(params(1, b"may I"))));
     assert_eq!(
         active.handle_close(Some(ErrorKind::ConnectionRefused)),
-        Some(ProtocolEvent::Ended(ConnectionEvent::Rejected)),
+        ended(ConnectionEvent::Rejected),
         "a request that was sent is not repeated"
     );
 
@@ -161,18 +165,15 @@ fn refused_connect_is_retried_on_a_new_socket_until_listener_wait_ends() {
 #[test]
 fn requester_that_gives_up_fails_the_accept() {
     let (_, mut passive) = asked();
-    assert_eq!(passive.handle_close(None), Some(ProtocolEvent::Ended(ConnectionEvent::AcceptFailed)));
+    assert_eq!(passive.handle_close(None), ended(ConnectionEvent::AcceptFailed));
     assert!(!passive.queue_accept(params(2, b"")));
     let (_, mut passive) = asked();
-    assert_eq!(passive.receive(&DISCONNECT), Some(ProtocolEvent::Ended(ConnectionEvent::AcceptFailed)));
+    assert_eq!(passive.receive(&DISCONNECT), ended(ConnectionEvent::AcceptFailed));
     let (_, mut passive) = asked();
     passive.queue_accept(params(2, b""));
-    assert_eq!(
-        passive.handle_close(Some(ErrorKind::ConnectionReset)),
-        Some(ProtocolEvent::Ended(ConnectionEvent::AcceptFailed))
-    );
+    assert_eq!(passive.handle_close(Some(ErrorKind::ConnectionReset)), ended(ConnectionEvent::AcceptFailed));
     let mut passive = Protocol::passive();
-    assert_eq!(passive.handle_close(None), Some(ProtocolEvent::Ended(ConnectionEvent::AcceptFailed)));
+    assert_eq!(passive.handle_close(None), ended(ConnectionEvent::AcceptFailed));
 }
 
 #[test]
@@ -180,7 +181,7 @@ fn acceptors_disconnect_before_the_confirmation_is_reported_as_rejected() {
     let (mut active, mut passive) = asked();
     passive.queue_accept(params(2, b""));
     assert!(carry(&mut passive, &mut active).is_some());
-    assert_eq!(active.receive(&DISCONNECT), Some(ProtocolEvent::Ended(ConnectionEvent::Rejected)));
+    assert_eq!(active.receive(&DISCONNECT), ended(ConnectionEvent::Rejected));
     assert!(!active.queue_confirmation());
     assert!(active.outbox().is_empty());
 }
@@ -194,7 +195,7 @@ fn invalid_confirmation_fails_the_accept() {
             passive.queue_accept(params_in(format, 2, b""));
             let wrong = &wrong[..wrong.len().min(passive.wanted())];
             let end = passive.receive(wrong).or_else(|| passive.handle_close(None));
-            assert_eq!(end, Some(ProtocolEvent::Ended(ConnectionEvent::AcceptFailed)), "{format:?} {wrong:?}");
+            assert_eq!(end, ended(ConnectionEvent::AcceptFailed), "{format:?} {wrong:?}");
         }
     }
 }
@@ -215,19 +216,19 @@ fn peer_has_a_time_limit_for_each_message_that_it_must_send() {
     assert_eq!(time, MESSAGE);
     assert_eq!(active.receive(&bytes(&params(2, b""))[10..20]), None);
     assert_eq!(active.deadline(), Some((MESSAGE, message)), "further bytes do not extend the time limit");
-    assert_eq!(active.handle_deadline(message), Some(ProtocolEvent::Ended(ConnectionEvent::Rejected)));
+    assert_eq!(active.handle_deadline(message), ended(ConnectionEvent::Rejected));
 
     let mut passive = Protocol::passive();
     let (_, arriving) = passive.deadline().unwrap();
     passive.receive(&bytes(&params(1, b""))[..63]);
-    assert_eq!(passive.handle_deadline(arriving), Some(ProtocolEvent::Ended(ConnectionEvent::AcceptFailed)));
+    assert_eq!(passive.handle_deadline(arriving), ended(ConnectionEvent::AcceptFailed));
 
     let (_, mut passive) = asked();
     assert_eq!(passive.deadline(), None);
     passive.queue_accept(params(2, b""));
     let (_, answered) = passive.deadline().unwrap();
     assert_eq!(passive.handle_deadline(answered - 1), None);
-    assert_eq!(passive.handle_deadline(answered), Some(ProtocolEvent::Ended(ConnectionEvent::AcceptFailed)));
+    assert_eq!(passive.handle_deadline(answered), ended(ConnectionEvent::AcceptFailed));
 }
 
 #[test]
@@ -235,11 +236,11 @@ fn invalid_message_ends_the_connection() {
     let mut passive = Protocol::passive();
     let mut wrong = bytes(&params(1, b""));
     wrong[1] = 1;
-    assert_eq!(passive.receive(&wrong), Some(ProtocolEvent::Ended(ConnectionEvent::AcceptFailed)));
+    assert_eq!(passive.receive(&wrong), ended(ConnectionEvent::AcceptFailed));
     let (mut active, _) = asked();
-    assert_eq!(active.receive(&wrong), Some(ProtocolEvent::Ended(ConnectionEvent::Rejected)));
+    assert_eq!(active.receive(&wrong), ended(ConnectionEvent::Rejected));
     let (mut active, _) = asked();
     let mut long = bytes(&params(1, b""));
     long[14] = 1;
-    assert_eq!(active.receive(&long), Some(ProtocolEvent::Ended(ConnectionEvent::Rejected)));
+    assert_eq!(active.receive(&long), ended(ConnectionEvent::Rejected));
 }
