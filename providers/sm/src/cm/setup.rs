@@ -175,7 +175,7 @@ fn finish(device: &Device, id: u32, step: SetupActions) {
         match (action, &step.conn, &step.link) {
             (MachineAction::CleanUp, ..) => device.endpoint.base().clean_up(&step.peer),
             (MachineAction::Recheck, ..) => device.jobs.push(Job::Gone(id)),
-            (MachineAction::Ended(event), Some(qp), Some(link)) => {
+            (MachineAction::Ended(event, _), Some(qp), Some(link)) => {
                 qp.end_locally(Some(link));
                 device.jobs.push(Job::Event(link.conn, event));
             }

@@ -380,15 +380,11 @@ impl Engine {
                 (MachineAction::Established(private_data), Some(qp), Some(link)) => {
                     self.established(id, &**qp, link, &private_data);
                 }
-                (MachineAction::Rejected(data), Some(qp), Some(link)) if qp.peer_ended(link).is_some() => {
-                    self.device.sink.event(link.conn, ConnectionEvent::PeerRejected, data.bytes());
-                }
-                (MachineAction::Ended(event), Some(qp), Some(link)) => {
-                    if let Some(is_faulty) = qp.peer_ended(link) {
-                        let event = if is_faulty { ConnectionEvent::Broken } else { event };
-                        self.device.sink.event(link.conn, event, &[]);
-                    }
-                }
+                (MachineAction::Ended(event, private_data), Some(qp), Some(link)) => match qp.peer_ended(link) {
+                    Some(true) => self.device.sink.event(link.conn, ConnectionEvent::Broken, &[]),
+                    Some(false) => self.device.sink.event(link.conn, event, private_data.bytes()),
+                    None => {}
+                },
                 _ => {}
             }
         }

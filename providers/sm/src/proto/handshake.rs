@@ -49,6 +49,7 @@ pub(crate) struct RejectData {
 impl RejectData {
     /// Maximum length in bytes of the private data of a rejection.
     pub(crate) const MAX: usize = 144;
+    pub(crate) const NONE: RejectData = RejectData { length: 0, bytes: [0; Self::MAX] };
 
     /// Returns `None` if `data` is longer than [`Self::MAX`].
     pub(crate) fn new(data: &[u8]) -> Option<Self> {

@@ -154,11 +154,9 @@ pub(crate) enum MachineAction {
     Recheck,
     /// The connection is established. Report it, then start data transfer.
     Established(Vec<u8>),
-    /// The peer's consumer rejected the attempt with this private data. Report the rejection.
-    Rejected(RejectData),
     /// The attempt or connection ended. Deliver the messages that have arrived, flush all other work, and report this
-    /// event.
-    Ended(ConnectionEvent),
+    /// event. The private data are those of a rejection by the peer's consumer, and are empty for all other events.
+    Ended(ConnectionEvent, RejectData),
 }
 
 /// A connection attempt or connection.
@@ -260,9 +258,7 @@ impl ConnectionMachine {
             MachineState::Open => self.open(input, now),
             MachineState::Refused(result) => self.refused(result, input),
             MachineState::Abandoned => match input {
-                MachineInput::Accept(_) => {
-                    (MachineState::Closed, vec![MachineAction::Ended(ConnectionEvent::AcceptFailed)])
-                }
+                MachineInput::Accept(_) => (MachineState::Closed, vec![ended(ConnectionEvent::AcceptFailed)]),
                 MachineInput::Refuse(_) | MachineInput::Close => (MachineState::Closed, vec![]),
                 _ => (MachineState::Abandoned, vec![]),
             },
@@ -285,7 +281,7 @@ impl ConnectionMachine {
             MachineInput::Found { qual, token } => self.found(attempt, qual, token),
             MachineInput::NotFound => self.retry_lookup(attempt, now),
             MachineInput::Deadline => (MachineState::LookingUp(attempt), vec![MachineAction::Lookup]),
-            MachineInput::Gone => (MachineState::Closed, vec![MachineAction::Ended(ConnectionEvent::PeerRejected)]),
+            MachineInput::Gone => (MachineState::Closed, vec![ended(ConnectionEvent::PeerRejected)]),
             MachineInput::Close => (MachineState::Closed, vec![]),
             _ => (MachineState::LookingUp(attempt), vec![]),
         }
@@ -317,10 +313,8 @@ impl ConnectionMachine {
                 self.liveness.record(now);
                 (MachineState::Open, vec![MachineAction::Ack, MachineAction::Established(private_data)])
             }
-            MachineInput::JoinFailed => {
-                (MachineState::Closed, vec![self.reset(), MachineAction::Ended(ConnectionEvent::Rejected)])
-            }
-            MachineInput::Gone => (MachineState::Closed, vec![MachineAction::Ended(ConnectionEvent::PeerRejected)]),
+            MachineInput::JoinFailed => (MachineState::Closed, vec![self.reset(), ended(ConnectionEvent::Rejected)]),
+            MachineInput::Gone => (MachineState::Closed, vec![ended(ConnectionEvent::PeerRejected)]),
             MachineInput::Close => (MachineState::Closed, vec![self.reset()]),
             _ => (MachineState::Requested(attempt), vec![]),
         }
@@ -353,10 +347,12 @@ impl ConnectionMachine {
             // Server id 0: no listener has the request, so the lookup is repeated. Otherwise the request was passed to
             // a listener that could not take it, for example because its EVD was full, and the attempt ends.
             ReplyResult::NoListener if server == 0 => self.retry_lookup(attempt, now),
-            ReplyResult::Rejected => (MachineState::Closed, vec![MachineAction::Ended(ConnectionEvent::PeerRejected)]),
-            ReplyResult::RejectedWith(data) => (MachineState::Closed, vec![MachineAction::Rejected(data)]),
+            ReplyResult::Rejected => (MachineState::Closed, vec![ended(ConnectionEvent::PeerRejected)]),
+            ReplyResult::RejectedWith(data) => {
+                (MachineState::Closed, vec![MachineAction::Ended(ConnectionEvent::PeerRejected, data)])
+            }
             ReplyResult::NoListener | ReplyResult::NotUnderstood | ReplyResult::HandedOff(_) => {
-                (MachineState::Closed, vec![MachineAction::Ended(ConnectionEvent::Rejected)])
+                (MachineState::Closed, vec![ended(ConnectionEvent::Rejected)])
             }
         }
     }
@@ -402,10 +398,7 @@ impl ConnectionMachine {
                 return (MachineState::Open, vec![MachineAction::Established(Vec::new())]);
             }
             MachineInput::Gone => {
-                return (
-                    MachineState::Closed,
-                    vec![MachineAction::Mark, MachineAction::Ended(ConnectionEvent::AcceptFailed)],
-                );
+                return (MachineState::Closed, vec![MachineAction::Mark, ended(ConnectionEvent::AcceptFailed)]);
             }
             MachineInput::Close => return (MachineState::Closed, vec![self.reset()]),
             _ => return (MachineState::Replied(reply), vec![]),
@@ -422,7 +415,7 @@ impl ConnectionMachine {
             // The server repeats its reply, because the acknowledgement was lost.
             MachineInput::Reply { result: ReplyResult::Accepted, .. } => (MachineState::Open, vec![MachineAction::Ack]),
             MachineInput::Gone => {
-                (MachineState::Closed, vec![MachineAction::Mark, MachineAction::Ended(ConnectionEvent::Disconnected)])
+                (MachineState::Closed, vec![MachineAction::Mark, ended(ConnectionEvent::Disconnected)])
             }
             MachineInput::Close => (MachineState::Closed, vec![MachineAction::Mark]),
             _ => (MachineState::Open, vec![]),
@@ -448,7 +441,7 @@ impl ConnectionMachine {
 
     fn retry_lookup(&mut self, mut attempt: ActiveAttempt, now: Instant) -> (MachineState, Vec<MachineAction>) {
         let Some(until) = attempt.lookup_until.filter(|until| now < *until) else {
-            return (MachineState::Closed, vec![MachineAction::Ended(ConnectionEvent::Rejected)]);
+            return (MachineState::Closed, vec![ended(ConnectionEvent::Rejected)]);
         };
         self.due = Some((now + attempt.lookup_wait).min(until));
         attempt.lookup_wait = listener_retry::next(attempt.lookup_wait);
@@ -464,6 +457,11 @@ impl ConnectionMachine {
     fn reset(&self) -> MachineAction {
         MachineAction::Send(Datagram::Reset { from: self.id, to: self.peer_id, token: self.token })
     }
+}
+
+/// Returns the action that reports `event` without private data.
+fn ended(event: ConnectionEvent) -> MachineAction {
+    MachineAction::Ended(event, RejectData::NONE)
 }
 
 #[cfg(test)]

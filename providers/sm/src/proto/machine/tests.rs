@@ -67,6 +67,7 @@ fn brief(action: &MachineAction) -> String {
         MachineAction::Send(Datagram::Reply { result, .. }) => format!("{result:?}"),
         MachineAction::Send(Datagram::Reset { .. }) => "Reset".to_string(),
         MachineAction::Established(_) => "Established".to_string(),
+        MachineAction::Ended(event, RejectData::NONE) => format!("Ended({event:?})"),
         other => format!("{other:?}"),
     }
 }
@@ -180,10 +181,7 @@ fn handshake_of_three_datagrams_opens_both_machines() {
     assert!(active.is_open() && passive.is_open());
     assert_eq!((active.peer_id(), active.due(), passive.due()), (2, None, None));
     assert_eq!(active.handle(reply(ReplyResult::Accepted), now), [MachineAction::Ack], "the acknowledgement was lost");
-    assert_eq!(
-        active.handle(MachineInput::Gone, now),
-        [MachineAction::Mark, MachineAction::Ended(ConnectionEvent::Disconnected)]
-    );
+    assert_eq!(active.handle(MachineInput::Gone, now), [MachineAction::Mark, ended(ConnectionEvent::Disconnected)]);
     assert_eq!(active.handle(MachineInput::Gone, now), [], "reported once");
 }
 
@@ -203,6 +201,16 @@ fn request_carries_its_token_and_qualifier() {
 }
 
 #[test]
+fn rejection_is_reported_with_its_private_data() {
+    let now = Instant::now();
+    let data = RejectData::new(b"full").unwrap();
+    assert_eq!(
+        requested(now).handle(reply(ReplyResult::RejectedWith(data)), now),
+        [MachineAction::Ended(ConnectionEvent::PeerRejected, data)]
+    );
+}
+
+#[test]
 fn request_is_handed_off_at_most_eight_times() {
     let now = Instant::now();
     let mut machine = requested(now);
@@ -210,10 +218,7 @@ fn request_is_handed_off_at_most_eight_times() {
         assert_eq!(machine.handle(reply(ReplyResult::HandedOff(8)), now), [MachineAction::LookupQual(8)]);
         machine.handle(MachineInput::Found { qual: 8, token }, now);
     }
-    assert_eq!(
-        machine.handle(reply(ReplyResult::HandedOff(8)), now),
-        [MachineAction::Ended(ConnectionEvent::Rejected)]
-    );
+    assert_eq!(machine.handle(reply(ReplyResult::HandedOff(8)), now), [ended(ConnectionEvent::Rejected)]);
 }
 
 #[test]
@@ -240,7 +245,7 @@ fn end_point_of_an_exited_process_is_cleaned_and_looked_up_again() {
     assert_eq!(machine.handle(MachineInput::Sent(DatagramDelivery::NoPeer), now), [MachineAction::CleanUp]);
     machine.handle(MachineInput::Found { qual: QUAL, token: 98 }, now + LOOKUP_TIME);
     let actions = machine.handle(MachineInput::Sent(DatagramDelivery::NoPeer), now + LOOKUP_TIME);
-    assert_eq!(actions, [MachineAction::CleanUp, MachineAction::Ended(ConnectionEvent::Rejected)]);
+    assert_eq!(actions, [MachineAction::CleanUp, ended(ConnectionEvent::Rejected)]);
 }
 
 #[test]
@@ -270,10 +275,7 @@ fn reply_is_repeated_until_give_up() {
     assert_eq!(machine.handle(MachineInput::Deadline, begin + SILENCE), [MachineAction::Transmit]);
     let late = begin + SILENCE + FIRST_FULL_RETRY;
     assert_eq!(machine.handle(MachineInput::Deadline, late), [MachineAction::Recheck]);
-    assert_eq!(
-        machine.handle(MachineInput::Gone, late),
-        [MachineAction::Mark, MachineAction::Ended(ConnectionEvent::AcceptFailed)]
-    );
+    assert_eq!(machine.handle(MachineInput::Gone, late), [MachineAction::Mark, ended(ConnectionEvent::AcceptFailed)]);
 }
 
 #[test]
