@@ -146,17 +146,12 @@ impl ActiveSide {
         };
         let ConnectAttempt { connector, conn, handler, .. } = self.remove(number)?;
         let server = connector.server();
-        let event = match outcome {
+        match outcome {
             ConnectOutcome::Established { agreed, private_data } => {
-                return Some(CmAction::Establish(
-                    EstablishedConnection { number, conn, handler, agreed, private_data },
-                    Vec::new(),
-                ));
+                let established = EstablishedConnection { number, conn, handler, agreed, private_data };
+                Some(CmAction::Establish(established, Vec::new()))
             }
-            ConnectOutcome::Refused(private_data) => {
-                return Some(CmAction::End(number, handler, conn, ConnectionEvent::PeerRejected, private_data));
-            }
-            ConnectOutcome::Ended(event, reason) => {
+            ConnectOutcome::Ended(event, private_data, reason) => {
                 if event == ConnectionEvent::Unreachable {
                     let has_key = device.settings.key_file.is_some();
                     let key = if has_key { " (hosts with another key, or without a key, do not reply)" } else { "" };
@@ -167,10 +162,9 @@ impl ActiveSide {
                 } else if let Some(reason) = reason {
                     log::info!("{}: connect to {server}: {reason}", device.name);
                 }
-                event
+                Some(CmAction::End(number, handler, conn, event, private_data))
             }
-        };
-        Some(CmAction::End(number, handler, conn, event, Vec::new()))
+        }
     }
 
     /// Sends the packets that are due. If an attempt has ended, stops and returns the action for it. The caller repeats

@@ -96,7 +96,10 @@ fn request_without_a_listener_is_rejected() {
         let (length, from) = socket.recv_from(&mut answer).unwrap();
         let outcome = connector.receive(1, &answer[..length], from, &mut dice);
         assert!(
-            matches!(outcome, Some(ConnectOutcome::Ended(ConnectionEvent::Rejected, Some(RejectReason::NoListener)))),
+            matches!(
+                outcome,
+                Some(ConnectOutcome::Ended(ConnectionEvent::Rejected, _, Some(RejectReason::NoListener)))
+            ),
             "expected a reject because no listener exists, not {outcome:?}"
         );
     }

@@ -39,12 +39,10 @@ const MIN_CLOSED: u32 = 2;
 pub(crate) enum ConnectOutcome {
     /// The server has accepted. `Conn` sends the confirmation by [`Confirming`].
     Established { agreed: HandshakeResult, private_data: Vec<u8> },
-    /// The server has rejected the request without private data (for example because it has no listener), or is
-    /// unreachable. The reason is for the log. It is `None` if the server's consumer rejected the request, if there
-    /// was no reply, or if the process that sent the Pending reply has exited.
-    Ended(ConnectionEvent, Option<RejectReason>),
-    /// The server's consumer has rejected the request with this private data.
-    Refused(Vec<u8>),
+    /// The server has rejected the request, or is unreachable. The private data are those of a rejection by the
+    /// server's consumer, and are empty for all other events. The reason is for the log. It is `None` if the server's
+    /// consumer rejected the request, if there was no reply, or if the process that sent the Pending reply has exited.
+    Ended(ConnectionEvent, Vec<u8>, Option<RejectReason>),
 }
 
 #[derive(Debug)]
@@ -204,21 +202,20 @@ impl Connector {
                 let agreed = setup.compute_terms(&self.own_offer, &peer_offer, from, true, random);
                 return Some(ConnectOutcome::Established { agreed, private_data: private.to_vec() });
             }
-            SetupReply::Reject(RejectReason::HandedOff(qual)) if self.hop < MAX_HOPS => {
+            SetupReply::Reject(RejectReason::HandedOff(qual), _) if self.hop < MAX_HOPS => {
                 (self.qual, self.hop) = (qual, self.hop + 1);
                 self.restart(None, now);
             }
-            SetupReply::Reject(RejectReason::NoListener)
+            SetupReply::Reject(RejectReason::NoListener, _)
                 if self.retries_no_listener(now) || self.use_alternative(now) => {}
-            SetupReply::Refused(private) => {
+            SetupReply::Reject(reason, private) => {
                 self.due = None;
-                return Some(ConnectOutcome::Refused(private.to_vec()));
-            }
-            SetupReply::Reject(reason) => {
-                self.due = None;
-                let is_refused = reason == RejectReason::Refused;
-                let event = if is_refused { ConnectionEvent::PeerRejected } else { ConnectionEvent::Rejected };
-                return Some(ConnectOutcome::Ended(event, (!is_refused).then_some(reason)));
+                return Some(match reason {
+                    RejectReason::Refused => {
+                        ConnectOutcome::Ended(ConnectionEvent::PeerRejected, private.to_vec(), None)
+                    }
+                    _ => ConnectOutcome::Ended(ConnectionEvent::Rejected, Vec::new(), Some(reason)),
+                });
             }
         }
         None
@@ -260,7 +257,7 @@ impl Connector {
             return None;
         }
         self.due = None;
-        Some(ConnectOutcome::Ended(ConnectionEvent::Unreachable, None))
+        Some(ConnectOutcome::Ended(ConnectionEvent::Unreachable, Vec::new(), None))
     }
 
     /// Handles an ICMP "port unreachable" message for `to`, if it quotes the last request. The second report counts as
@@ -279,8 +276,8 @@ impl Connector {
         }
         self.due = None;
         Some(match is_gone {
-            true => ConnectOutcome::Ended(ConnectionEvent::PeerRejected, None),
-            false => ConnectOutcome::Ended(ConnectionEvent::Rejected, Some(RejectReason::NoListener)),
+            true => ConnectOutcome::Ended(ConnectionEvent::PeerRejected, Vec::new(), None),
+            false => ConnectOutcome::Ended(ConnectionEvent::Rejected, Vec::new(), Some(RejectReason::NoListener)),
         })
     }
 

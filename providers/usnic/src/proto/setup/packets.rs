@@ -323,9 +323,8 @@ pub(super) enum SetupReply<'a> {
     Again(CookiePacket),
     Pending,
     Accept(Offer, &'a [u8]),
-    Reject(RejectReason),
-    /// The consumer has rejected the request with this private data.
-    Refused(&'a [u8]),
+    /// The private data are those of [`RejectReason::Refused`]. They are empty for all other reasons.
+    Reject(RejectReason, &'a [u8]),
 }
 
 /// Decodes a reply, and the number of hand-offs in it, if any. `buffer` is used for decryption.
@@ -340,9 +339,8 @@ pub(super) fn decode_reply<'a>(
         let reason = RejectReason::of(refused.reason, refused.qual.get())?;
         // From a peer with another protocol version, only a reject with reason `Version` is decoded.
         let is_decodable = head.version == VERSION || reason == RejectReason::Version;
-        let has_data = reason == RejectReason::Refused && !private.is_empty();
-        let answer = if has_data { SetupReply::Refused(private) } else { SetupReply::Reject(reason) };
-        return is_decodable.then_some((Some(refused.hop.get()), answer));
+        let private = if reason == RejectReason::Refused { private } else { &[] };
+        return is_decodable.then_some((Some(refused.hop.get()), SetupReply::Reject(reason, private)));
     }
     match head.kind()? {
         Kind::Cookie => {

@@ -183,10 +183,10 @@ impl Peer {
                 assert_eq!(private_data, [link as u8; 3]);
                 SetupEvent::Established(link, number, Box::new(agreed), None)
             }
-            Some(ConnectOutcome::Ended(ConnectionEvent::PeerRejected, _)) => {
+            Some(ConnectOutcome::Ended(ConnectionEvent::PeerRejected, data, _)) if data.is_empty() => {
                 SetupEvent::Failed(link, "rejected by the consumer")
             }
-            Some(ConnectOutcome::Ended(ConnectionEvent::Unreachable, _)) => SetupEvent::Failed(link, "unreachable"),
+            Some(ConnectOutcome::Ended(ConnectionEvent::Unreachable, ..)) => SetupEvent::Failed(link, "unreachable"),
             Some(other) => panic!("the simulated peers cause no outcome such as {other:?}"),
         };
         self.connectors.remove(&number);

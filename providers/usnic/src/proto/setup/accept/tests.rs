@@ -48,8 +48,10 @@ impl Server {
             SetupReply::Accept(offer, _) => Some(SetupReply::Accept(offer, b"")),
             SetupReply::Again(ticket) => Some(SetupReply::Again(ticket)),
             SetupReply::Pending => Some(SetupReply::Pending),
-            SetupReply::Reject(reason) => Some(SetupReply::Reject(reason)),
-            SetupReply::Refused(_) => Some(SetupReply::Refused(b"")),
+            SetupReply::Reject(reason, private) => {
+                assert_eq!(private, b"", "the tests reject without private data");
+                Some(SetupReply::Reject(reason, b""))
+            }
         }
     }
 
@@ -131,7 +133,7 @@ fn ended_attempt_stays_while_its_request_is_repeated() {
         let now = round * (linger - 1);
         server.time(now);
         assert_eq!(server.receives(now, &packet, from), PacketResult::Reply);
-        assert_eq!(server.reply(), Some(SetupReply::Reject(RejectReason::HandedOff(5))));
+        assert_eq!(server.reply(), Some(SetupReply::Reject(RejectReason::HandedOff(5), b"")));
     }
     server.time(11 * linger);
     assert!(server.is_empty());
@@ -436,7 +438,7 @@ fn malformed_and_other_version_requests_are_rejected() {
     ];
     for (packet, reason) in cases {
         assert_eq!(server.receives(0, &packet, source(0, 1)), PacketResult::Reply);
-        assert_eq!(server.reply(), Some(SetupReply::Reject(reason)));
+        assert_eq!(server.reply(), Some(SetupReply::Reject(reason, b"")));
     }
     for invalid in [Offer { conn: 0, ..good }, Offer { token: 0, ..good }] {
         assert_eq!(server.receives(0, &request(&request_head, &invalid), source(0, 1)), PacketResult::Nothing);

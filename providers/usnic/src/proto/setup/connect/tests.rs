@@ -61,8 +61,12 @@ fn accept(to: ReplyTarget) -> Vec<u8> {
 }
 
 fn reject(to: ReplyTarget, reason: RejectReason) -> Vec<u8> {
+    reject_with(to, reason, b"")
+}
+
+fn reject_with(to: ReplyTarget, reason: RejectReason, private: &[u8]) -> Vec<u8> {
     let (setup, mut out) = (Setup::new(SetupConfig::default(), None), Vec::new());
-    packets::put_reject(&setup.guard, to, reason, &[], &mut TestRandom::new(5), &mut out);
+    packets::put_reject(&setup.guard, to, reason, private, &mut TestRandom::new(5), &mut out);
     out
 }
 
@@ -80,7 +84,7 @@ fn request_is_retransmitted_at_doubled_intervals_until_the_timeout() {
     let gone = loop {
         let now = connector.deadline().expect("the attempt has not ended");
         if let Some(outcome) = connector.on_time(now) {
-            assert!(matches!(outcome, ConnectOutcome::Ended(ConnectionEvent::Unreachable, _)));
+            assert!(matches!(outcome, ConnectOutcome::Ended(ConnectionEvent::Unreachable, ..)));
             break now;
         }
         let (to, again) = sends_to(&mut connector, now).expect("a packet is due");
@@ -126,7 +130,7 @@ fn requests_before_the_last_reply_do_not_count_towards_giving_up() {
     for now in [3600 * SECONDS, 3601 * SECONDS, 3602 * SECONDS] {
         assert!(connector.on_time(now).is_none() && sends(&mut connector, now).is_some());
     }
-    assert!(matches!(connector.on_time(3602 * SECONDS), Some(ConnectOutcome::Ended(ConnectionEvent::Unreachable, _))));
+    assert!(matches!(connector.on_time(3602 * SECONDS), Some(ConnectOutcome::Ended(ConnectionEvent::Unreachable, ..))));
 }
 
 #[test]
@@ -167,7 +171,7 @@ fn packets_of_other_hosts_do_not_prolong_the_attempt() {
         receives(&mut connector, now, &cookie(to(0), None), "10.0.0.2:5000");
         receives(&mut connector, now, &cookie(to(1), None), ANSWERS_FROM);
     }
-    assert!(matches!(connector.on_time(11 * SECONDS), Some(ConnectOutcome::Ended(ConnectionEvent::Unreachable, _))));
+    assert!(matches!(connector.on_time(11 * SECONDS), Some(ConnectOutcome::Ended(ConnectionEvent::Unreachable, ..))));
 }
 
 #[test]
@@ -266,7 +270,7 @@ fn exit_of_the_server_with_a_pending_request_gives_peer_rejected() {
     sends(&mut connector, now);
     assert!(matches!(
         closed(&mut connector, now, ANSWERS_FROM),
-        Some(ConnectOutcome::Ended(ConnectionEvent::PeerRejected, _))
+        Some(ConnectOutcome::Ended(ConnectionEvent::PeerRejected, ..))
     ));
     assert_eq!((connector.deadline(), sends(&mut connector, now + SECONDS)), (None, None));
 }
@@ -287,7 +291,7 @@ fn late_replies_of_a_former_listener_are_ignored() {
     }
     assert!(matches!(
         receives(&mut connector, 3, &reject(to(1), RejectReason::Refused), ANSWERS_FROM),
-        Some(ConnectOutcome::Ended(ConnectionEvent::PeerRejected, _))
+        Some(ConnectOutcome::Ended(ConnectionEvent::PeerRejected, ..))
     ));
 }
 
@@ -297,12 +301,17 @@ fn reject_reasons_map_to_rejected_or_peer_rejected() {
     for reason in [NoListener, NoSpace, Version, NotUnderstood] {
         let outcome = receives(&mut connector(), 0, &reject(to(0), reason), ANSWERS_FROM);
         assert!(
-            matches!(outcome, Some(ConnectOutcome::Ended(ConnectionEvent::Rejected, Some(why))) if why == reason),
+            matches!(outcome, Some(ConnectOutcome::Ended(ConnectionEvent::Rejected, _, Some(why))) if why == reason),
             "the outcome must have the reason of the reject: {outcome:?}"
         );
     }
-    let outcome = receives(&mut connector(), 0, &reject(to(0), Refused), ANSWERS_FROM);
-    assert!(matches!(outcome, Some(ConnectOutcome::Ended(ConnectionEvent::PeerRejected, _))));
+    for data in [&b""[..], b"full"] {
+        let outcome = receives(&mut connector(), 0, &reject_with(to(0), Refused, data), ANSWERS_FROM);
+        assert!(
+            matches!(&outcome, Some(ConnectOutcome::Ended(ConnectionEvent::PeerRejected, private, None)) if private == data),
+            "the outcome must have the private data of the reject: {outcome:?}"
+        );
+    }
 }
 
 #[test]

@@ -35,9 +35,9 @@ fn answers(guard: &PacketGuard) -> Vec<(Vec<u8>, Option<u16>, SetupReply<'static
     ];
     use RejectReason::*;
     let reasons = [NoListener, Refused, NoSpace, Version, NotUnderstood, HandedOff(u64::MAX)];
-    all.extend(reasons.map(|reason| (Some(TO.hop), SetupReply::Reject(reason))));
-    all.push((Some(TO.hop), SetupReply::Refused(private)));
-    all.push((Some(TO.hop), SetupReply::Refused(b"full")));
+    all.extend(reasons.map(|reason| (Some(TO.hop), SetupReply::Reject(reason, b""))));
+    all.push((Some(TO.hop), SetupReply::Reject(Refused, private)));
+    all.push((Some(TO.hop), SetupReply::Reject(Refused, b"full")));
     all.into_iter().map(|(hop, answer)| (put(guard, &answer), hop, answer)).collect()
 }
 
@@ -47,8 +47,7 @@ fn put(guard: &PacketGuard, answer: &SetupReply<'_>) -> Vec<u8> {
         SetupReply::Again(ticket) => put_cookie(guard, TO, Some(*ticket), &mut dice, &mut out),
         SetupReply::Pending => put_cookie(guard, TO, None, &mut dice, &mut out),
         SetupReply::Accept(offer, private) => put_accept(guard, TO, offer, private, &mut dice, &mut out),
-        SetupReply::Reject(reason) => put_reject(guard, TO, *reason, &[], &mut dice, &mut out),
-        SetupReply::Refused(private) => put_reject(guard, TO, RejectReason::Refused, private, &mut dice, &mut out),
+        SetupReply::Reject(reason, private) => put_reject(guard, TO, *reason, private, &mut dice, &mut out),
     }
     out
 }
@@ -219,7 +218,7 @@ fn version_reject_of_another_version_is_decoded() {
         guard.seal(head, &[], &rest, &mut TestRandom::new(6), &mut out);
         out
     };
-    let version = SetupReply::Reject(RejectReason::Version);
+    let version = SetupReply::Reject(RejectReason::Version, b"");
     assert_eq!(decode_reply(guard, &other(4), &mut Vec::new()), Some((Some(5), version)));
     assert_eq!(decode_reply(guard, &other(1), &mut Vec::new()), None, "other replies of another version are ignored");
 }

@@ -406,9 +406,9 @@ fn opens(agreed: &mut HandshakeResult, packet: &mut [u8]) -> bool {
 
 fn name(outcome: &ConnectOutcome) -> String {
     match outcome {
-        ConnectOutcome::Ended(event, Some(reason)) => format!("{event:?}({reason:?})"),
-        ConnectOutcome::Ended(event, None) => format!("{event:?}"),
-        ConnectOutcome::Refused(data) => format!("PeerRejected with {} bytes", data.len()),
+        ConnectOutcome::Ended(event, data, _) if !data.is_empty() => format!("{event:?} with {} bytes", data.len()),
+        ConnectOutcome::Ended(event, _, Some(reason)) => format!("{event:?}({reason:?})"),
+        ConnectOutcome::Ended(event, _, None) => format!("{event:?}"),
         ConnectOutcome::Established { .. } => "Established".to_string(),
     }
 }

@@ -37,13 +37,16 @@ fn request_without_a_listener_is_rejected_after_the_listener_wait() {
             outcome => break outcome,
         }
     };
-    assert!(matches!(outcome, Some(ConnectOutcome::Ended(ConnectionEvent::Rejected, Some(RejectReason::NoListener)))));
+    assert!(matches!(
+        outcome,
+        Some(ConnectOutcome::Ended(ConnectionEvent::Rejected, _, Some(RejectReason::NoListener)))
+    ));
     assert_eq!((now, sent), (50 * MILLIS, 10), "requests are sent after 0, 1, 3, 7, 15, 23, 31, 39, 47 and 50 ms");
     let mut connector = patient();
     sends(&mut connector, 0);
     let refused = receives(&mut connector, 0, &reject(to(0), RejectReason::NoSpace), ANSWERS_FROM);
     assert!(
-        matches!(refused, Some(ConnectOutcome::Ended(ConnectionEvent::Rejected, Some(RejectReason::NoSpace)))),
+        matches!(refused, Some(ConnectOutcome::Ended(ConnectionEvent::Rejected, _, Some(RejectReason::NoSpace)))),
         "only a missing listener is waited for"
     );
 }
@@ -58,7 +61,10 @@ fn closed_port_is_retried_for_the_listener_wait() {
             outcome => break outcome,
         }
     };
-    assert!(matches!(outcome, Some(ConnectOutcome::Ended(ConnectionEvent::Rejected, Some(RejectReason::NoListener)))));
+    assert!(matches!(
+        outcome,
+        Some(ConnectOutcome::Ended(ConnectionEvent::Rejected, _, Some(RejectReason::NoListener)))
+    ));
     assert_eq!(now, 50 * MILLIS);
 }
 
@@ -72,7 +78,7 @@ fn request_to_a_closed_port_is_sent_twice_before_rejection() {
     assert!(due < SECONDS && sends(&mut connector, due).is_some());
     assert!(matches!(
         closed(&mut connector, due + 1),
-        Some(ConnectOutcome::Ended(ConnectionEvent::Rejected, Some(RejectReason::NoListener)))
+        Some(ConnectOutcome::Ended(ConnectionEvent::Rejected, _, Some(RejectReason::NoListener)))
     ));
     assert!(connector.deadline().is_none() && closed(&mut connector, due + 2).is_none());
 }
@@ -112,7 +118,10 @@ fn alternative_address_is_tried_if_the_first_has_no_listener() {
         );
         let outcome = receives(&mut connector, now, &reject(to(0), RejectReason::NoListener), "10.0.0.9:17471");
         assert!(
-            matches!(outcome, Some(ConnectOutcome::Ended(ConnectionEvent::Rejected, Some(RejectReason::NoListener)))),
+            matches!(
+                outcome,
+                Some(ConnectOutcome::Ended(ConnectionEvent::Rejected, _, Some(RejectReason::NoListener)))
+            ),
             "the second address is the last one"
         );
     }
