@@ -8,6 +8,7 @@
 use std::env;
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
+use std::thread;
 use std::time::Duration;
 
 use dapl_test::run::{SM0, Sandbox, USNIC0, rounds};
@@ -116,30 +117,38 @@ fn ping() -> PathBuf {
     built_example("udapl-ping", "udapl/async", Profile::Dev)
 }
 
-#[test]
-fn udapl_ping_runs_many_times_over_each_provider() {
-    let stage = stage(Profile::Dev);
-    let ping = ping();
-    for (adapter, registry) in [("sm0", SM0), ("usnic0", USNIC0)] {
-        // A soak makes more runs, because the order of completions and messages differs between runs.
-        for run in 0..rounds(10, 100) {
-            let sandbox = Sandbox::new(&stage, Some(registry));
-            // The client may start first: it retries until the server listens.
-            let client = sandbox.start(&ping, &[adapter, "4711", "127.0.0.1"]);
-            let server = sandbox.start(&ping, &[adapter, "4711"]);
-            let (client, server) = (client.finish(TIMEOUT), server.finish(TIMEOUT));
-            assert!(
-                client.status.success() && server.status.success(),
-                "{adapter}, run {run}: client: {client:#?}\nserver: {server:#?}"
-            );
-            client.expect_success("client: 1000 messages there and back");
-            server.expect_success("server: 1000 messages answered");
+/// Runs an example many times over each adapter, over both at the same time. Each run has its own sandbox. The order of
+/// completions and messages differs between runs.
+fn repeat_over_each(run: impl Fn(&Sandbox, &str) + Sync) {
+    let (stage, run) = (&stage(Profile::Dev), &run);
+    thread::scope(|scope| {
+        for (adapter, registry) in [("sm0", SM0), ("usnic0", USNIC0)] {
+            scope.spawn(move || {
+                (0..rounds(50, 100)).for_each(|_| run(&Sandbox::new(stage, Some(registry)), adapter));
+            });
         }
-    }
+    });
 }
 
 #[test]
-fn examples_in_one_process_run_over_each_provider() {
+fn udapl_ping_runs_many_times_over_each_provider() {
+    let ping = ping();
+    repeat_over_each(|sandbox, adapter| {
+        // The client may start first: it retries until the server listens.
+        let client = sandbox.start(&ping, &[adapter, "4711", "127.0.0.1"]);
+        let server = sandbox.start(&ping, &[adapter, "4711"]);
+        let (client, server) = (client.finish(TIMEOUT), server.finish(TIMEOUT));
+        assert!(
+            client.status.success() && server.status.success(),
+            "{adapter}: client: {client:#?}\nserver: {server:#?}"
+        );
+        client.expect_success("client: 1000 messages there and back");
+        server.expect_success("server: 1000 messages answered");
+    });
+}
+
+#[test]
+fn examples_in_one_process_run_many_times_over_each_provider() {
     let examples: Vec<String> = std::fs::read_dir(workspace().join("dat/udapl/examples"))
         .unwrap()
         .flatten()
@@ -147,17 +156,16 @@ fn examples_in_one_process_run_over_each_provider() {
         .filter(|name| name != "udapl-ping") // another test covers this example
         .collect();
     assert!(examples.len() >= 3, "{examples:?}");
-    let stage = stage(Profile::Dev);
     for example in &examples {
         let program = built_example(example, "udapl/async", Profile::Dev);
-        for (adapter, registry) in [("sm0", SM0), ("usnic0", USNIC0)] {
-            let done = Sandbox::new(&stage, Some(registry)).start(&program, &[adapter]).finish(TIMEOUT);
+        repeat_over_each(|sandbox, adapter| {
+            let done = sandbox.start(&program, &[adapter]).finish(TIMEOUT);
             assert!(done.status.success(), "{example} {adapter}: {done:#?}");
             // One example deliberately uses a stale key.
             let is_expected = |line: &str| line.contains("DAT_DTO_ERR_REMOTE_ACCESS");
             assert!(done.stderr.lines().all(is_expected), "{example} {adapter}: {done:#?}");
             assert!(!done.stdout.is_empty(), "{example} {adapter}: {done:#?}");
-        }
+        });
     }
 }
 
