@@ -157,7 +157,7 @@ fn calls_without_a_descriptor_report_missing_resources() {
 fn hundreds_of_processes_open_an_adapter_at_once() {
     let (stage, sandbox) = setting();
     let program = run::program(&stage, "test/c/openers.c");
-    let finished = sandbox.start(&program, &["sm0", "300"]).finish(TIMEOUT);
+    let finished = sandbox.start(&program, &["sm0", "500"]).finish(TIMEOUT);
     finished.expect_success("openers: OK");
     println!("{}", finished.stdout);
     assert_eq!(std::fs::read_dir(sandbox.sm()).unwrap().count(), 0, "a run directory entry is left");
