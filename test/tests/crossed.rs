@@ -4,20 +4,21 @@
 
 use std::time::Duration;
 
-use dapl_test::run::{self, Run, SM0, Sandbox, USNIC0, rounds};
+use dapl_test::run::{self, Run, SM0, Sandbox, USNIC0};
 use dapl_test::stage::{Profile, stage};
 
 /// Watchdog, longer than any correct run on a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(300);
+/// Each round has twelve requests.
+const ROUNDS: usize = 1000;
 
 fn crossed(adapter: &str, registry: &str, how: &[&str]) {
     let stage = stage(Profile::Dev);
     let sandbox = Sandbox::new(&stage, Some(registry));
     let program = run::program(&stage, "test/c/crossed.c");
-    let rounds = rounds(200, 1000);
-    let command = sandbox.command(&program, &[&[adapter, &rounds.to_string(), "127.0.0.1"], how].concat());
+    let command = sandbox.command(&program, &[&[adapter, &ROUNDS.to_string(), "127.0.0.1"], how].concat());
     let finished = Run::start(command).finish(TIMEOUT);
-    finished.expect_success(&format!("crossed: OK, {rounds} rounds"));
+    finished.expect_success(&format!("crossed: OK, {ROUNDS} rounds"));
     println!("{adapter}: {}", finished.stdout);
 }
 

@@ -69,8 +69,8 @@ pub(crate) struct Test {
     #[arg(long, conflicts_with = "rest")]
     pub(crate) all: bool,
     /// Run only what plain `cargo xtask test` leaves out: the suites walkthrough, deb, foreign, rpm,
-    /// conformance_crossed, new_provider, report, instructions, loom, threads, net, rxe; and longer runs of crossed,
-    /// udapl and usnic's simulator
+    /// conformance_crossed, new_provider, report, instructions, loom, threads, net, rxe; and longer runs of udapl and
+    /// usnic's simulator
     #[arg(long)]
     pub(crate) rest: bool,
     /// Fail instead of skipping checks where network namespaces, guests or packages are missing (--all, --rest, net,

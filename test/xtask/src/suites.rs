@@ -5,8 +5,8 @@
 //!
 //! `cargo xtask test` leaves out the suites that need a guest, root, a download, a package build, a separate build or
 //! much time. It lists the time of each suite at the end. `--rest` runs the suites that are left out, except `nightly`
-//! and `coverage`, and longer runs of `crossed`, `udapl` and usnic's simulator. `--all` runs all of these. Each output
-//! ends with `test result:` lines.
+//! and `coverage`, and longer runs of `udapl` and usnic's simulator. `--all` runs all of these. Each output ends with
+//! `test result:` lines.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeSet;
@@ -29,8 +29,8 @@ use crate::{Result, bench, conformance, coverage, net, proofs, setup};
 
 /// Suites and single test programs of `test/tests` that `cargo xtask test` leaves out.
 const LEFT_OUT: [&str; 6] = ["walkthrough", "deb", "foreign", "rpm", "conformance_crossed", "new_provider"];
-/// Test programs whose tests repeat themselves more often in `--rest`.
-const SOAKS: [&str; 2] = ["crossed", "udapl"];
+/// Test program whose tests repeat themselves more often in `--rest`.
+const SOAK_PROGRAM: &str = "udapl";
 /// Number of seeds of usnic's simulator in `--rest`; `quick` runs the default number.
 const SIMULATOR_RUNS: &str = "5000";
 /// System tools that the suites need.
@@ -204,8 +204,7 @@ fn rest(known: &[String], is_required: bool) -> Result {
         results.push(step("suite rdma", || tests("rdma", known, &[], run_among_others)));
     }
     results.push(step("soak", || {
-        let tests = SOAKS.map(|program| ["--test", program]).concat();
-        let mut cargo = cargo_command(&[&["--workspace", "--no-fail-fast"], &tests[..]].concat());
+        let mut cargo = cargo_command(&["--workspace", "--no-fail-fast", "--test", SOAK_PROGRAM]);
         cargo.env(SOAK, "1");
         run_among_others("soak", cargo)
     }));

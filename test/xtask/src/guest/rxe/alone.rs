@@ -193,8 +193,7 @@ fn test_programs(package: &str, arguments: &[&str]) -> Result<Vec<PathBuf>> {
 /// another order about one of 6,000 sends over rxe fails: rxe's retransmission timer also runs while a send waits for a
 /// receive, and a disconnect drops an acknowledgement that was not sent yet.
 fn crossed(setting: &Setting, report: &mut Report, keeper: &mut Keeper) {
-    /// Each round has twelve requests. Over the other providers the suite `crossed` runs 200 rounds, and the step
-    /// `soak` 1,000.
+    /// Each round has twelve requests. Over the other providers the suite `crossed` runs 1,000 rounds.
     const ROUNDS: &str = "100";
     let program = setting.program("test/c/crossed.c");
     // The manager `none` is left out, because it sends no connection requests.
