@@ -61,8 +61,8 @@ impl<P: Provider> Ep<P> {
     /// Queues an event in the connect EVD, if the EP has one. `data` is the private data for the consumer, or `None` if
     /// the event carries none (spec/endpoints 8.3, 13.12).
     ///
-    /// Before an event that ends the connection, all completions in the CQs are queued, so that the CNO returns their
-    /// EVDs first.
+    /// Before an event that ends the connection, all completions in the CQs are queued, so that their EVDs trigger the
+    /// CNO first (spec/events 3.6, rule 9).
     pub(super) fn queue_event(&self, core: &mut ControlState<P>, notice: Option<ConnectionEvent>, data: Option<&[u8]>) {
         let (Some(kind), Some(evd)) = (notice, &core.objects.connect) else { return };
         let (data_size, data) = match data {

@@ -159,7 +159,7 @@ pub(crate) fn take_failure<P: Provider>(evd: &Evd<P>, ep: usize) -> bool {
     evd.lock().queue.mark_reported(ep)
 }
 
-/// Queues all completions of an EVD that has a CNO, so that the CNO returns this EVD before any EVD that gets an event
+/// Queues all completions of an EVD that has a CNO, so that the CNO returns this EVD before any EVD that triggers it
 /// later. Without a CNO the order is not visible to the consumer, and the function returns `None`.
 pub(crate) fn queue_all_completions<P: Provider>(evd: &Arc<Evd<P>>) -> Option<PendingNotification<P>> {
     let mut inner = evd.lock();

@@ -45,6 +45,19 @@ fn connection_is_broken_when_a_failed_completion_is_dequeued() {
 }
 
 #[test]
+fn reset_after_the_broken_event_makes_flushed_completions_available() {
+    let world = World::new(c"failed, then reset");
+    let (client, server) = world.pair(5);
+    assert_eq!(recv(client, 1), DAT_SUCCESS);
+    fail(world.dto, client, 2);
+    assert_eq!(world.completions(), [(2, FAILED)], "the provider has not flushed the receive yet");
+    assert_eq!(world.connection_events(), [(client, BROKEN)]);
+    assert_eq!(call!(dapl_ep_reset(client)), DAT_SUCCESS);
+    assert_eq!(world.completions(), [(1, DAT_DTO_ERR_FLUSHED)]);
+    finish(world, &[client, server], &[]);
+}
+
+#[test]
 fn concurrent_failures_break_the_connection_once() {
     let world = World::new(c"failure race");
     for round in 0..100 {

@@ -30,6 +30,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/consumers 5": cno_is_triggered_by_send_and_receive_completions,
         "spec/events 3.6": cno_is_triggered_by_connection_requests_and_connection_events,
         "spec/events 3.6": cno_wait_returns_the_recv_evd_before_the_connect_evd_at_a_disconnect => pair(ended_client, ended_server),
+        "spec/events 3.6": disconnect_event_in_an_evd_that_triggered_earlier_precedes_completions,
         "spec/events 2.3": cno_free_succeeds_after_all_evds_are_detached_and_a_cno_wait_fails,
     ]
 }
@@ -138,6 +139,36 @@ fn ended_server(ctx: &Ctx) {
         post_empty_send(&conn, 1);
         ok(dat_ep_disconnect(conn.ep.h(), DAT_CLOSE_ABRUPT_FLAG));
         conn.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
+    }
+}
+
+/// The connect EVD triggers for ESTABLISHED and keeps its place, so DISCONNECTED is dequeued before the flushed
+/// receives. These can then be dequeued without a wait.
+fn disconnect_event_in_an_evd_that_triggered_earlier_precedes_completions(ctx: &Ctx) {
+    const RECEIVES: u64 = 5;
+    let ia = ctx.ia();
+    let cno = ia.cno();
+    let (client, server) = (Conn::on(&ia), Conn::on(&ia));
+    [&client.recv, &client.events].iter().for_each(|evd| ok(dat_evd_modify_cno(evd.h(), cno.h())));
+    (0..RECEIVES).for_each(|id| post_empty_recv(&client, id));
+    server.listen(ctx.qual(0), || client.connect(&ia.address(), ctx.qual(0)));
+    server.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+    await_state(&client, DAT_EP_STATE_CONNECTED);
+    server.disconnect();
+    await_state(&client, DAT_EP_STATE_DISCONNECTED);
+    assert_eq!(filled(|out| dat_cno_wait(cno.h(), DAT_TIMEOUT_INFINITE, out)), client.events.h());
+    client.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+    client.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
+    let flushed = drain(client.recv.h());
+    assert_eq!(flushed.len() as u64, RECEIVES);
+    (0..).zip(&flushed).for_each(|(id, event)| check_dto(&event.dto(), id, DAT_DTO_ERR_FLUSHED, 0));
+    expect_untriggered(&cno);
+    [&client.recv, &client.events].iter().for_each(|evd| ok(dat_evd_modify_cno(evd.h(), DAT_HANDLE_NULL)));
+}
+
+fn await_state(conn: &Conn, state: DAT_EP_STATE) {
+    while conn.ep.state() != state {
+        std::thread::yield_now();
     }
 }
 
