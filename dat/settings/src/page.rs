@@ -11,8 +11,8 @@ const NOTES: [(&str, &str); 14] = [
     (
         "DAPL_DIR",
         "Absolute, mode 0700, of this user. The default directory is `/dev/shm/dapl-<uid>` for sm, \
-         `/dev/shm/dapl-usnic-<uid>` for usnic and `/dev/shm/dapl-verbs-<uid>` for verbs, or one with random digits after that name if another user \
-         owns that name",
+         `/dev/shm/dapl-usnic-<uid>` for usnic and `/dev/shm/dapl-verbs-<uid>` for verbs, or one with random digits \
+         after that name if another user owns that name",
     ),
     (
         "DAPL_SM_RMA",
