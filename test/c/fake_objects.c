@@ -15,7 +15,8 @@
 #undef ibv_reg_mr
 #undef ibv_query_port
 
-enum { DEPTH = 16384, CQ_DEPTH = 65536, READS = 16, LID = 1 };
+/* The vendor id is that of soft-RoCE. */
+enum { DEPTH = 16384, CQ_DEPTH = 65536, READS = 16, LID = 1, SOFTWARE_VENDOR = 0xffffff };
 
 static struct ibv_device device = { .node_type = IBV_NODE_CA, .transport_type = IBV_TRANSPORT_IB, .name = "fake0",
                                     .dev_name = "uverbs0" };
@@ -302,6 +303,8 @@ int ibv_query_device(struct ibv_context *context, struct ibv_device_attr *attr)
                                       .max_mr = REGIONS - 1, .max_pd = QPS, .max_qp_rd_atom = READS,
                                       .max_qp_init_rd_atom = READS, .atomic_cap = IBV_ATOMIC_NONE, .max_pkeys = 1,
                                       .phys_port_cnt = 1 };
+    if (fake_posts_by_kernel())
+        attr->vendor_id = SOFTWARE_VENDOR;
     return 0;
 }
 

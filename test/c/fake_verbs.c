@@ -2,24 +2,29 @@
  * fake_verbs: a libibverbs.so.1 with one device, whose reliable connections are between queue pairs of the same
  * process.
  *
- * For tests on machines without RDMA: programs and providers call it as they call rdma-core. The calls of the data path
- * go through the table of the context, like the inline functions of verbs.h. A post copies the data and completes
- * immediately, unless the peer is not connected yet or has no receive for a send; then the request waits (without an
- * RNR limit). Keys, ranges and rights are checked, and errors end a queue pair as on a device. Not modelled: timeouts,
- * memory windows, shared receive queues, atomic operations, immediate data. The other calls are in fake_objects.c;
- * fake_host.c shows the device in sysfs.
+ * For tests on machines without RDMA: programs and providers call it as they call rdma-core. The calls of the data
+ * path go through the table of the context, like the inline functions of verbs.h. A post copies the data and
+ * completes immediately, unless the peer is not connected yet or has no receive for a send; then the request waits
+ * (without an RNR limit). Keys, ranges and rights are checked, and errors end a queue pair as on a device. Not
+ * modelled: timeouts, memory windows, shared receive queues, atomic operations, messages with immediate data. The
+ * other calls are in fake_objects.c; fake_host.c shows the device in sysfs.
+ *
+ * The variable FAKE_KERNEL_POSTS selects the behaviour of a software device: its vendor id, and calls that are
+ * cancellation points of threads.
  *
  * One lock protects all objects. It is also held while data is copied.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
 #include <errno.h>
+#include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "fake_verbs.h"
 
@@ -43,6 +48,7 @@ void fake_unlock(void)
 static void notify(struct cq *cq)
 {
     struct channel *channel = (struct channel *)cq->ibv.channel;
+    uint64_t one = 1;
     cq->armed = DISARMED;
     if (channel == NULL || cq->has_event)
         return;
@@ -50,7 +56,8 @@ static void notify(struct cq *cq)
     cq->next = NULL;
     *(channel->first ? &channel->last->next : &channel->first) = cq;
     channel->last = cq;
-    eventfd_write(channel->ibv.fd, 1);
+    /* Not `write`, which is a cancellation point: a device notifies without a call of the thread that posts. */
+    syscall(SYS_write, channel->ibv.fd, &one, sizeof one);
 }
 
 static void complete(struct ibv_cq *of, const struct qp *qp, uint64_t wr_id, enum ibv_wc_status status,
@@ -150,7 +157,7 @@ static void copy(const struct ibv_sge *from, int count, const struct ibv_sge *to
 
 static enum ibv_wc_opcode opcode_of(enum ibv_wr_opcode opcode)
 {
-    return opcode == IBV_WR_SEND ? IBV_WC_SEND : opcode == IBV_WR_RDMA_WRITE ? IBV_WC_RDMA_WRITE : IBV_WC_RDMA_READ;
+    return opcode == IBV_WR_SEND ? IBV_WC_SEND : opcode == IBV_WR_RDMA_READ ? IBV_WC_RDMA_READ : IBV_WC_RDMA_WRITE;
 }
 
 void fake_fail(struct qp *qp)
@@ -196,7 +203,7 @@ static enum ibv_wc_status deliver(struct qp *peer, const struct ibv_sge *from, i
 /* Executes an RDMA operation. Returns its status. */
 static enum ibv_wc_status transfer(const struct qp *peer, const struct ibv_send_wr *wr, uint64_t length)
 {
-    int is_write = wr->opcode == IBV_WR_RDMA_WRITE;
+    int is_write = wr->opcode != IBV_WR_RDMA_READ;
     struct ibv_sge remote = { .addr = wr->wr.rdma.remote_addr, .length = (uint32_t)length };
     if (length > 0 && !find(peer, wr->wr.rdma.rkey, remote.addr, length, is_write ? IBV_ACCESS_REMOTE_WRITE : IBV_ACCESS_REMOTE_READ))
         return IBV_WC_REM_ACCESS_ERR;
@@ -205,6 +212,23 @@ static enum ibv_wc_status transfer(const struct qp *peer, const struct ibv_send_
     else if (length > 0)
         copy(&remote, 1, wr->sg_list);
     return IBV_WC_SUCCESS;
+}
+
+/* Completes the peer's next receive with the immediate data of an RDMA write. */
+static void deliver_immediate(struct qp *peer, const struct ibv_send_wr *wr, uint64_t length)
+{
+    const struct receive *receive = &peer->receives[peer->receive_head++ & peer->receive_mask];
+    struct cq *cq = (struct cq *)peer->ibv.recv_cq;
+    struct ibv_wc *wc = &cq->ring[cq->tail & cq->mask];
+    complete(peer->ibv.recv_cq, peer, receive->wr_id, IBV_WC_SUCCESS, IBV_WC_RECV_RDMA_WITH_IMM, (uint32_t)length,
+             (wr->send_flags & IBV_SEND_SOLICITED) != 0);
+    wc->wc_flags = IBV_WC_WITH_IMM;
+    wc->imm_data = wr->imm_data;
+}
+
+static int needs_receive(const struct ibv_send_wr *wr)
+{
+    return wr->opcode == IBV_WR_SEND || wr->opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
 }
 
 /* Executes a request. Returns 0 if the request has to wait. */
@@ -216,12 +240,14 @@ static int execute(struct qp *qp, const struct ibv_send_wr *wr)
     int rights = wr->opcode == IBV_WR_RDMA_READ ? IBV_ACCESS_LOCAL_WRITE : 0;
     if (!(wr->send_flags & IBV_SEND_INLINE) && !are_valid(qp, wr->sg_list, wr->num_sge, rights))
         status = IBV_WC_LOC_PROT_ERR;
-    else if (peer == NULL || (wr->opcode == IBV_WR_SEND && peer->receive_head == peer->receive_tail))
+    else if (peer == NULL || (needs_receive(wr) && peer->receive_head == peer->receive_tail))
         return 0;
     else if (wr->opcode == IBV_WR_SEND)
         status = deliver(peer, wr->sg_list, wr->num_sge, length, (wr->send_flags & IBV_SEND_SOLICITED) != 0);
     else
         status = transfer(peer, wr, length);
+    if (wr->opcode == IBV_WR_RDMA_WRITE_WITH_IMM && status == IBV_WC_SUCCESS)
+        deliver_immediate(peer, wr, length);
     if (status != IBV_WC_SUCCESS || wr->send_flags & IBV_SEND_SIGNALED)
         complete(qp->ibv.send_cq, qp, wr->wr_id, status, opcode_of(wr->opcode), (uint32_t)length, 0);
     if (status == IBV_WC_REM_ACCESS_ERR)
@@ -263,7 +289,8 @@ static void queue(struct qp *qp, const struct ibv_send_wr *wr)
 
 static int post_one(struct qp *qp, const struct ibv_send_wr *wr)
 {
-    int is_known = wr->opcode == IBV_WR_SEND || wr->opcode == IBV_WR_RDMA_WRITE || wr->opcode == IBV_WR_RDMA_READ;
+    int is_known = wr->opcode == IBV_WR_SEND || wr->opcode == IBV_WR_RDMA_WRITE || wr->opcode == IBV_WR_RDMA_READ ||
+                   wr->opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
     if (!is_known || wr->num_sge < 0 || wr->num_sge > SEGMENTS ||
         (wr->send_flags & IBV_SEND_INLINE && length_of(wr->sg_list, wr->num_sge) > INLINE))
         return EINVAL;
@@ -323,10 +350,28 @@ static int post_recv(struct ibv_qp *of, struct ibv_recv_wr *wr, struct ibv_recv_
     return code;
 }
 
+/* Drivers of software devices enter the kernel by `write`, which is a cancellation point. */
+static int req_notify_cq_by_kernel(struct ibv_cq *cq, int solicited_only)
+{
+    pthread_testcancel();
+    return req_notify_cq(cq, solicited_only);
+}
+
+static int post_send_by_kernel(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
+{
+    pthread_testcancel();
+    return post_send(qp, wr, bad);
+}
+
+int fake_posts_by_kernel(void)
+{
+    return getenv("FAKE_KERNEL_POSTS") != NULL;
+}
+
 void fake_set_ops(struct ibv_context_ops *ops)
 {
     ops->poll_cq = poll_cq;
-    ops->req_notify_cq = req_notify_cq;
-    ops->post_send = post_send;
+    ops->req_notify_cq = fake_posts_by_kernel() ? req_notify_cq_by_kernel : req_notify_cq;
+    ops->post_send = fake_posts_by_kernel() ? post_send_by_kernel : post_send;
     ops->post_recv = post_recv;
 }

@@ -59,6 +59,8 @@ extern struct region *fake_regions[REGIONS];
 
 void fake_lock(void);
 void fake_unlock(void);
+/* Whether posts and the arming of completion queues are system calls, as in drivers of software devices. */
+int fake_posts_by_kernel(void);
 /* Sets the functions of the data path. */
 void fake_set_ops(struct ibv_context_ops *ops);
 /* Moves a queue pair to ERR, and flushes its work. */

@@ -3,6 +3,7 @@
 //!
 //! Used by `tests/` and `xtask`; the product does not depend on it.
 
+pub mod fake_device;
 pub mod program;
 pub mod run;
 pub mod stage;

@@ -14,11 +14,11 @@
 //! send of a burst; the earlier sends of the burst have armed the timers.
 //!
 //! A count depends on the compiler, not on the machine. docs/benchmarks.md names the compiler, and the suite
-//! `instructions` compares new counts with the table there. The verbs provider runs over a fake device (`fake_device`).
+//! `instructions` compares new counts with the table there. The verbs provider runs over a fake device
+//! (`dapl_test::fake_device`).
 #![forbid(unsafe_code)]
 
 mod atomics;
-mod fake_device;
 mod profile;
 
 use std::collections::HashMap;
@@ -26,12 +26,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use dapl_test::fake_device::{Driver, FakeDevice, VERBS0};
 use dapl_test::run::{SM0, Sandbox, USNIC0};
 use dapl_test::stage::{Profile, Stage, stage, target_directory, workspace};
 use serde_json::{Value, json};
 
 use self::atomics::Atomics;
-use self::fake_device::{FakeDevice, VERBS0};
 use self::profile::Layers;
 
 use crate::quiet::{run_quietly, step, text_of};
@@ -297,6 +297,7 @@ struct Bench {
     stage: Stage,
     program: PathBuf,
     device: FakeDevice,
+    bare_program: PathBuf,
     atomics: Atomics,
 }
 
@@ -308,8 +309,16 @@ impl Bench {
         fs::create_dir_all(&directory).map_err(|error| format!("{}: {error}", directory.display()))?;
         let program = directory.join("instructions");
         stage.compile(&program, &[&workspace().join("test/c/instructions.c")], &["-O2"]);
-        let device = FakeDevice::new(&stage, &directory)?;
-        Ok(Bench { stage, program, device, atomics: Atomics::default() })
+        let device = FakeDevice::new(&stage);
+        let bare_program = directory.join("raw_verbs");
+        stage.compile_with(
+            &[&device.library.to_string_lossy()],
+            &[],
+            &bare_program,
+            &[&workspace().join("test/c/raw_verbs.c")],
+            &["-O2", "-fno-ipa-icf"],
+        );
+        Ok(Bench { stage, program, device, bare_program, atomics: Atomics::default() })
     }
 
     fn count(&self, adapter: &str, registry: &str, row: &Row, size: u32) -> Result<Layers> {
@@ -348,7 +357,7 @@ impl Bench {
         }
         let bare = slope(row, |count| {
             let arguments = [row.operation, &SIZES[0].to_string(), &count.to_string()];
-            self.run(VERBS0, row, &self.device.bare_program, &arguments)
+            self.run(VERBS0, row, &self.bare_program, &arguments)
         })?;
         Ok(format!(" {device:.0} | {:.0} |", bare.program))
     }
@@ -369,7 +378,7 @@ impl Bench {
         let sandbox = Sandbox::new(&self.stage, Some(registry));
         let mut command = sandbox.command("valgrind", &[&callgrind[..], arguments].concat());
         if registry == VERBS0 {
-            self.device.preload(&mut command);
+            self.device.preload(&mut command, Driver::User);
         }
         run_quietly(&mut command)?;
         let text = fs::read_to_string(&profile).map_err(|error| format!("{}: {error}", profile.display()))?;

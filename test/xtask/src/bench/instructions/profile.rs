@@ -4,8 +4,9 @@
 use std::collections::HashMap;
 use std::path::Path;
 
+use dapl_test::fake_device;
+
 use super::atomics::Atomics;
-use super::fake_device;
 use crate::Result;
 
 /// Directory of the programs whose calls are counted; the profile contains its name.
