@@ -43,6 +43,21 @@ fn waiting_threads_can_be_cancelled_at_any_moment() {
     cancel("anywhere", "300", "0", false);
 }
 
+/// Fails if the handler of a late cancellation signal unwinds a call that defers cancellation.
+#[test]
+fn late_signal_of_a_cancelled_wait_does_not_end_the_next_call() {
+    let stage = stage(Profile::Dev);
+    let program = run::program_2(&stage, "test/c/late_cancel.c");
+    for (adapter, registry, _) in PROVIDERS {
+        let sandbox = Sandbox::new(&stage, Some(&run::of_2_0(registry)));
+        let mut command = sandbox.command(&program, &[adapter]);
+        command.env("DAPL_DBG_TYPE", "0xffff");
+        let finished = run::Run::start(command).finish(TIMEOUT);
+        finished.expect_success("late_cancel: ");
+        println!("{adapter}: {}", finished.stdout);
+    }
+}
+
 #[test]
 fn cancelled_waits_lose_no_event() {
     cancel("waits", "2000", "0", false);

@@ -227,6 +227,10 @@ unsafe fn run_steps<S: Copy>(
     caller_type: c_int,
 ) -> DAT_RETURN {
     let mut caller_state = 0;
+    if caller_type != CANCEL_DEFERRED {
+        // SAFETY: no frame between here and the consumer's frame owns resources yet.
+        unsafe { finish_asynchronous_cancellation() };
+    }
     // The type is deferred before the state is changed, because the handler of a cancellation signal may check the type
     // alone.
     //
@@ -254,6 +258,7 @@ unsafe fn run_steps<S: Copy>(
                 // resources.
                 unsafe {
                     pthread_setcanceltype(CANCEL_DEFERRED, std::ptr::null_mut());
+                    finish_asynchronous_cancellation();
                     pthread_setcancelstate(CANCEL_DISABLE, std::ptr::null_mut());
                 }
             }
@@ -268,6 +273,22 @@ unsafe fn run_steps<S: Copy>(
     code
 }
 
+/// Waits for the signal of a `pthread_cancel` that has found this thread with asynchronous type; the request is then
+/// pending. Called with deferred type, after the type was asynchronous.
+///
+/// `pthread_cancel` of glibc before 2.41 decides to send the signal, and sends it later. `pthread_setcanceltype` does not
+/// wait for it. The handler ignores the cancellation state and checks the type, which is asynchronous in every
+/// cancellation point of glibc. So a late signal would unwind the frames of a later call that defers cancellation, from
+/// its `write` or `close`. A cancellation point waits for the signal when it restores the deferred type. `poll` without
+/// descriptors is a cancellation point without any other effect.
+///
+/// # Safety
+/// No frame between the caller and the consumer's frame owns resources.
+unsafe fn finish_asynchronous_cancellation() {
+    // SAFETY: without descriptors the pointer is not read. A cancellation here unwinds only frames that own no resources.
+    unsafe { poll(std::ptr::null_mut(), 0, 0) };
+}
+
 const CANCEL_DISABLE: c_int = 1;
 const CANCEL_DEFERRED: c_int = 0;
 const CANCEL_ASYNCHRONOUS: c_int = 1;
@@ -277,6 +298,7 @@ unsafe extern "C-unwind" {
     fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
     fn pthread_setcanceltype(kind: c_int, old: *mut c_int) -> c_int;
     fn pthread_testcancel();
+    fn poll(descriptors: *mut libc::pollfd, count: libc::nfds_t, timeout: c_int) -> c_int;
 }
 
 /// A sleeping wait, and how to remove it if its thread is cancelled.
