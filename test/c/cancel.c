@@ -1,5 +1,6 @@
 /*
- * cancel.c - pthread_cancel during every DAT 1.2 call, except those of the registry and dat_strerror.
+ * cancel.c - pthread_cancel during every DAT call, except those of the registry and dat_strerror. Compiled for DAT 1.2
+ * and, with the calls in cancel_2_0.h, for DAT 2.0.
  *
  *   cancel IA pending ROUNDS      every call except dat_evd_wait and dat_cno_wait is made while a cancellation request
  *                                 is pending: it returns as usual
@@ -14,6 +15,7 @@
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
 #define _GNU_SOURCE
+#include <dirent.h>
 #include <dlfcn.h>
 #include <pthread.h>
 #include <sched.h>
@@ -21,7 +23,12 @@
 
 #include "check.h"
 
+#if DAT_VERSION_MAJOR >= 2
+#include <dat2/dat_ib_extensions.h>
+#include <dat2/dat_registry.h>
+#else
 #include <dat/dat_registry.h>
+#endif
 
 enum { QUAL = 7171, QUAL_OF_ONE = 7272, QUAL_WITHOUT_LISTENER = 7373, EPS = 5, LENGTH = 4096 };
 
@@ -33,6 +40,9 @@ static int is_pending;
 static atomic_long steps;
 static atomic_int is_done;
 static DAT_IA_HANDLE ia;
+
+/* Whether the adapter has memory windows (RMRs) and shared receive queues; without them their calls are refused. */
+static int has_rmrs, has_srqs;
 
 /* Checks the type of a call's return code, and counts the call. A cancellation point, except in mode `pending`. A
  * failure must be printed even while a cancellation request is pending. */
@@ -47,11 +57,19 @@ static void check(const char *call, DAT_RETURN ret, DAT_RETURN wanted)
         pthread_testcancel();
 }
 
+#if DAT_VERSION_MAJOR >= 2
+static const DAT_EVD_FLAGS transfer_flags = DAT_EVD_DTO_FLAG | (DAT_EVD_FLAGS)DAT_IB_EVD_EXTENSION_FLAG;
+static const DAT_MEM_PRIV_FLAGS privileges = DAT_MEM_PRIV_ALL_FLAG | (DAT_MEM_PRIV_FLAGS)DAT_IB_MEM_PRIV_REMOTE_ATOMIC;
+#else
+static const DAT_EVD_FLAGS transfer_flags = DAT_EVD_DTO_FLAG;
+static const DAT_MEM_PRIV_FLAGS privileges = DAT_MEM_PRIV_ALL_FLAG;
+#endif
+
 #define CALL(call) check(#call, (call), DAT_SUCCESS)
 #define REFUSED(call, type) check(#call, (call), (type))
 
 struct objects {
-    DAT_EVD_HANDLE errors, requests, connections, transfers, software;
+    DAT_EVD_HANDLE errors, requests, connections, receives, transfers, software;
     DAT_CNO_HANDLE cno;
     DAT_PZ_HANDLE pz;
     DAT_LMR_HANDLE lmr;
@@ -66,14 +84,14 @@ struct objects {
     unsigned char memory[2 * LENGTH];
 };
 
-/* Dequeues the next event. Waits on the EVD, or for an event of `requests` on the CNO. While a cancellation request is
- * pending, it polls, because a wait would be cancelled. */
+/* Dequeues the next event. Waits on the EVD, or for an event of `requests` and `receives` on the CNO. While a
+ * cancellation request is pending, it polls, because a wait would be cancelled. */
 static DAT_EVENT take(struct objects *o, DAT_EVD_HANDLE evd, DAT_EVENT_NUMBER number)
 {
     DAT_EVENT event;
     DAT_EVD_HANDLE ready;
     DAT_COUNT more;
-    if (!is_pending && evd != o->requests)
+    if (!is_pending && evd != o->requests && evd != o->receives)
         CALL(dat_evd_wait(evd, EVENT_TIMEOUT, 1, &event, &more));
     else
         while (dat_evd_dequeue(evd, &event) != DAT_SUCCESS)
@@ -112,6 +130,8 @@ static void open_all(struct objects *o)
     CALL(dat_ia_open(name, 8, &o->errors, &ia));
     CALL(dat_ia_query(ia, NULL, DAT_IA_FIELD_ALL, &adapter, DAT_PROVIDER_FIELD_ALL, &provider));
     o->here = adapter.ia_address_ptr;
+    has_rmrs = adapter.max_rmrs > 0;
+    has_srqs = adapter.max_srqs > 0;
     CALL(dat_pz_create(ia, &o->pz));
     CALL(dat_pz_query(o->pz, DAT_PZ_FIELD_ALL, &pz));
     CALL(dat_set_consumer_context(o->pz, context));
@@ -122,7 +142,8 @@ static void open_all(struct objects *o)
     CALL(dat_cno_modify_agent(o->cno, none));
     CALL(dat_evd_create(ia, 8, DAT_HANDLE_NULL, DAT_EVD_CR_FLAG, &o->requests));
     CALL(dat_evd_create(ia, 8, DAT_HANDLE_NULL, DAT_EVD_CONNECTION_FLAG, &o->connections));
-    CALL(dat_evd_create(ia, 32, DAT_HANDLE_NULL, DAT_EVD_DTO_FLAG | DAT_EVD_RMR_BIND_FLAG, &o->transfers));
+    CALL(dat_evd_create(ia, 32, o->cno, transfer_flags, &o->receives));
+    CALL(dat_evd_create(ia, 32, DAT_HANDLE_NULL, transfer_flags | DAT_EVD_RMR_BIND_FLAG, &o->transfers));
     CALL(dat_evd_create(ia, 8, DAT_HANDLE_NULL, DAT_EVD_SOFTWARE_FLAG, &o->software));
     CALL(dat_evd_query(o->requests, DAT_EVD_FIELD_ALL, &evd));
     CALL(dat_evd_modify_cno(o->requests, o->cno));
@@ -148,7 +169,7 @@ static void create_all(struct objects *o)
     DAT_BOOLEAN idle;
     DAT_PSP_PARAM psp;
     DAT_COUNT count, span;
-    CALL(dat_lmr_create(ia, DAT_MEM_TYPE_VIRTUAL, region, sizeof o->memory, o->pz, DAT_MEM_PRIV_ALL_FLAG, &o->lmr, &o->local,
+    CALL(dat_lmr_create(ia, DAT_MEM_TYPE_VIRTUAL, region, sizeof o->memory, o->pz, privileges, &o->lmr, &o->local,
                         &o->remote, NULL, NULL));
     DAT_LMR_TRIPLET all = {.lmr_context = o->local,
                            .virtual_address = (DAT_VADDR)(uintptr_t)o->memory,
@@ -156,17 +177,26 @@ static void create_all(struct objects *o)
     CALL(dat_lmr_query(o->lmr, DAT_LMR_FIELD_ALL, &lmr));
     CALL(dat_lmr_sync_rdma_read(ia, &all, 1));
     CALL(dat_lmr_sync_rdma_write(ia, &all, 1));
-    CALL(dat_rmr_create(o->pz, &o->rmr));
-    CALL(dat_rmr_query(o->rmr, DAT_RMR_FIELD_ALL, &rmr));
-    CALL(dat_srq_create(ia, o->pz, &shared, &o->srq));
-    CALL(dat_srq_query(o->srq, DAT_SRQ_FIELD_ALL, &srq));
-    CALL(dat_srq_resize(o->srq, 8));
-    CALL(dat_srq_set_lw(o->srq, 1));
-    for (int n = 0; n < EPS - 1; n++)
-        CALL(dat_ep_create(ia, o->pz, o->transfers, o->transfers, o->connections, NULL, &o->ep[n]));
+    if (has_rmrs) {
+        CALL(dat_rmr_create(o->pz, &o->rmr));
+        CALL(dat_rmr_query(o->rmr, DAT_RMR_FIELD_ALL, &rmr));
+    } else {
+        REFUSED(dat_rmr_create(o->pz, &o->rmr), DAT_MODEL_NOT_SUPPORTED);
+    }
+    for (int n = 0; n < EPS - has_srqs; n++)
+        CALL(dat_ep_create(ia, o->pz, o->receives, o->transfers, o->connections, NULL, &o->ep[n]));
     CALL(dat_ep_query(o->ep[0], DAT_EP_FIELD_ALL, &ep));
-    ep.ep_attr.max_recv_dtos = DAT_HW_DEFAULT;
-    CALL(dat_ep_create_with_srq(ia, o->pz, o->transfers, o->transfers, o->connections, o->srq, &ep.ep_attr, &o->ep[EPS - 1]));
+    if (has_srqs) {
+        CALL(dat_srq_create(ia, o->pz, &shared, &o->srq));
+        CALL(dat_srq_query(o->srq, DAT_SRQ_FIELD_ALL, &srq));
+        CALL(dat_srq_resize(o->srq, 8));
+        CALL(dat_srq_set_lw(o->srq, 1));
+        ep.ep_attr.max_recv_dtos = DAT_HW_DEFAULT;
+        CALL(dat_ep_create_with_srq(ia, o->pz, o->receives, o->transfers, o->connections, o->srq, &ep.ep_attr,
+                                    &o->ep[EPS - 1]));
+    } else {
+        REFUSED(dat_srq_create(ia, o->pz, &shared, &o->srq), DAT_MODEL_NOT_SUPPORTED);
+    }
     CALL(dat_ep_modify(o->ep[0], DAT_EP_FIELD_PZ_HANDLE, &ep));
     CALL(dat_ep_get_status(o->ep[0], &state, &idle, &idle));
     dat_ep_recv_query(o->ep[0], &count, &span);
@@ -195,22 +225,49 @@ static void established(struct objects *o)
     take(o, o->connections, DAT_CONNECTION_EVENT_ESTABLISHED);
 }
 
-static void took_transfers(struct objects *o, int count)
+static void took(struct objects *o, DAT_EVD_HANDLE evd, DAT_EVENT_NUMBER number)
 {
-    while (count-- > 0) {
-        DAT_EVENT event = take(o, o->transfers, DAT_DTO_COMPLETION_EVENT);
-        EXPECT(event.event_data.dto_completion_event_data.status == DAT_DTO_SUCCESS);
-    }
+    DAT_EVENT event = take(o, evd, number);
+    EXPECT(event.event_data.dto_completion_event_data.status == DAT_DTO_SUCCESS);
 }
+
+static void took_transfer(struct objects *o)
+{
+    took(o, o->transfers, DAT_DTO_COMPLETION_EVENT);
+}
+
+static void took_message(struct objects *o)
+{
+    took_transfer(o);
+    took(o, o->receives, DAT_DTO_COMPLETION_EVENT);
+}
+
+/* Binds an RMR on an EP, or unbinds it for an empty segment. Returns the context. */
+static DAT_RMR_CONTEXT bound(struct objects *o, DAT_RMR_HANDLE rmr, DAT_EP_HANDLE ep, DAT_LMR_TRIPLET segment)
+{
+    DAT_MEM_PRIV_FLAGS remote = segment.segment_length > 0 ? DAT_MEM_PRIV_REMOTE_WRITE_FLAG : DAT_MEM_PRIV_NONE_FLAG;
+    DAT_RMR_COOKIE cookie = {.as_64 = 2};
+    DAT_RMR_CONTEXT context;
+#if DAT_VERSION_MAJOR >= 2
+    CALL(dat_rmr_bind(rmr, o->lmr, &segment, remote, DAT_VA_TYPE_VA, ep, cookie, DAT_COMPLETION_DEFAULT_FLAG,
+                      &context));
+#else
+    CALL(dat_rmr_bind(rmr, &segment, remote, ep, cookie, DAT_COMPLETION_DEFAULT_FLAG, &context));
+#endif
+    take(o, o->transfers, DAT_RMR_BIND_COMPLETION_EVENT);
+    return context;
+}
+
+#if DAT_VERSION_MAJOR >= 2
+#include "cancel_2_0.h"
+#endif
 
 /* Connects EP 0 to EP 1 by a handoff to another listener. Then sends messages, writes, reads and binds. */
 static void first_connection(struct objects *o)
 {
     DAT_DTO_COOKIE cookie = {.as_64 = 1};
-    DAT_RMR_COOKIE bind_cookie = {.as_64 = 2};
     DAT_LMR_TRIPLET from = half(o, 0), into = half(o, 1), nothing = {0};
     DAT_RMR_TRIPLET there = {.rmr_context = o->remote, .target_address = into.virtual_address, .segment_length = LENGTH};
-    DAT_RMR_CONTEXT window;
     CALL(dat_ep_post_recv(o->ep[1], 1, &into, cookie, DAT_COMPLETION_DEFAULT_FLAG));
     connect_to(o, 0, QUAL);
     DAT_RETURN ret = dat_cr_handoff(take_request(o), o->other_qual);
@@ -219,22 +276,21 @@ static void first_connection(struct objects *o)
     established(o);
     for (int n = 0; n < 50; n++) {
         CALL(dat_ep_post_send(o->ep[0], 1, &from, cookie, DAT_COMPLETION_DEFAULT_FLAG));
-        took_transfers(o, 2);
+        took_message(o);
         CALL(dat_ep_post_recv(o->ep[1], 1, &into, cookie, DAT_COMPLETION_DEFAULT_FLAG));
     }
     CALL(dat_ep_post_rdma_write(o->ep[0], 1, &from, cookie, &there, DAT_COMPLETION_DEFAULT_FLAG));
-    took_transfers(o, 1);
+    took_transfer(o);
     CALL(dat_ep_post_rdma_read(o->ep[0], 1, &from, cookie, &there, DAT_COMPLETION_DEFAULT_FLAG));
-    took_transfers(o, 1);
-    CALL(dat_rmr_bind(o->rmr, &into, DAT_MEM_PRIV_REMOTE_WRITE_FLAG, o->ep[0], bind_cookie, DAT_COMPLETION_DEFAULT_FLAG,
-                      &window));
-    take(o, o->transfers, DAT_RMR_BIND_COMPLETION_EVENT);
-    CALL(dat_rmr_bind(o->rmr, &nothing, DAT_MEM_PRIV_NONE_FLAG, o->ep[0], bind_cookie, DAT_COMPLETION_DEFAULT_FLAG, &window));
-    take(o, o->transfers, DAT_RMR_BIND_COMPLETION_EVENT);
+    took_transfer(o);
+    if (has_rmrs) {
+        bound(o, o->rmr, o->ep[0], into);
+        bound(o, o->rmr, o->ep[0], nothing);
+    }
 }
 
-/* Connects EP 2 to the last EP, which has a shared receive queue and a separate listener, and sends a message. Before
- * that, an attempt of EP 2 is rejected, and an attempt of EP 3 finds no listener. */
+/* Connects EP 2 to the last EP, which has a separate listener and, if supported, a shared receive queue, and sends a
+ * message. Before that, an attempt of EP 2 is rejected, and an attempt of EP 3 finds no listener. */
 static void second_connection(struct objects *o)
 {
     DAT_DTO_COOKIE cookie = {.as_64 = 3};
@@ -251,13 +307,16 @@ static void second_connection(struct objects *o)
     take(o, o->connections, DAT_CONNECTION_EVENT_NON_PEER_REJECTED);
     CALL(dat_rsp_create(ia, QUAL_OF_ONE, o->ep[EPS - 1], o->requests, &rsp));
     CALL(dat_rsp_query(rsp, DAT_RSP_FIELD_ALL, &param));
-    CALL(dat_srq_post_recv(o->srq, 1, &into, cookie));
+    if (has_srqs)
+        CALL(dat_srq_post_recv(o->srq, 1, &into, cookie));
+    else
+        CALL(dat_ep_post_recv(o->ep[EPS - 1], 1, &into, cookie, DAT_COMPLETION_DEFAULT_FLAG));
     connect_to(o, 2, QUAL_OF_ONE);
     cr = take_request(o);
     CALL(dat_cr_accept(cr, DAT_HANDLE_NULL, 0, NULL));
     established(o);
     CALL(dat_ep_post_send(o->ep[2], 1, &from, cookie, DAT_COMPLETION_DEFAULT_FLAG));
-    took_transfers(o, 2);
+    took_message(o);
     CALL(dat_rsp_free(rsp));
 }
 
@@ -268,19 +327,22 @@ static void end_all(struct objects *o)
     CALL(dat_ep_disconnect(o->ep[2], DAT_CLOSE_GRACEFUL_FLAG));
     for (int n = 0; n < 4; n++)
         take(o, o->connections, DAT_CONNECTION_EVENT_DISCONNECTED);
-    while (dat_evd_dequeue(o->transfers, &event) == DAT_SUCCESS)
+    while (dat_evd_dequeue(o->receives, &event) == DAT_SUCCESS)
         ;
     CALL(dat_ep_reset(o->ep[1]));
-    REFUSED(dat_ep_post_send(o->srq, 0, NULL, (DAT_DTO_COOKIE){.as_64 = 4}, 0), DAT_INVALID_HANDLE);
+    REFUSED(dat_ep_post_send(o->pz, 0, NULL, (DAT_DTO_COOKIE){.as_64 = 4}, 0), DAT_INVALID_HANDLE);
     for (int n = 0; n < EPS; n++)
         CALL(dat_ep_free(o->ep[n]));
     CALL(dat_psp_free(o->psp));
     CALL(dat_psp_free(o->other_psp));
-    CALL(dat_srq_free(o->srq));
-    CALL(dat_rmr_free(o->rmr));
+    if (has_srqs)
+        CALL(dat_srq_free(o->srq));
+    if (has_rmrs)
+        CALL(dat_rmr_free(o->rmr));
     CALL(dat_lmr_free(o->lmr));
     CALL(dat_evd_free(o->software));
     CALL(dat_evd_free(o->transfers));
+    CALL(dat_evd_free(o->receives));
     CALL(dat_evd_free(o->connections));
     CALL(dat_evd_free(o->requests));
     CALL(dat_cno_free(o->cno));
@@ -297,7 +359,9 @@ static void call_provider(const char *library)
     void *handle = dlopen(library, RTLD_NOW);
     DAT_PROVIDER_INIT_FUNC init;
     DAT_PROVIDER_FINI_FUNC fini;
-    DAT_PROVIDER_INFO info = {.dapl_version_major = 1, .dapl_version_minor = 2, .is_thread_safe = DAT_TRUE};
+    DAT_PROVIDER_INFO info = {.dapl_version_major = DAT_VERSION_MAJOR,
+                              .dapl_version_minor = DAT_VERSION_MINOR,
+                              .is_thread_safe = DAT_TRUE};
     DAT_IA_HANDLE own, another = DAT_HANDLE_NULL;
     DAT_EVD_HANDLE errors = DAT_HANDLE_NULL;
     snprintf(info.ia_name, sizeof info.ia_name, "another");
@@ -319,6 +383,11 @@ static void close_ia(void *unused)
 {
     DAT_IA_HANDLE closing = ia;
     (void)unused;
+#if DAT_VERSION_MAJOR >= 2
+    if (queried != DAT_HANDLE_NULL)
+        OK(dat_ib_close_query(queried));
+    queried = DAT_HANDLE_NULL;
+#endif
     ia = DAT_HANDLE_NULL;
     if (closing != DAT_HANDLE_NULL)
         OK(dat_ia_close(closing, DAT_CLOSE_ABRUPT_FLAG));
@@ -333,6 +402,9 @@ static void *make_all_calls(void *objects)
     create_all(objects);
     first_connection(objects);
     second_connection(objects);
+#if DAT_VERSION_MAJOR >= 2
+    make_added_calls(objects);
+#endif
     end_all(objects);
     is_done = 1;
     pthread_testcancel();
@@ -377,9 +449,22 @@ static void cancel_somewhere(pthread_t thread)
     pthread_cancel(thread);
 }
 
+static int open_descriptors(void)
+{
+    int count = 0;
+    DIR *directory = opendir("/proc/self/fd");
+    EXPECT(directory != NULL);
+    while (readdir(directory) != NULL)
+        count++;
+    closedir(directory);
+    return count;
+}
+
+/* After each round, waits until as many descriptors are open as after the first one. */
 static void all_calls(int pending, int rounds)
 {
     static struct objects objects;
+    int descriptors = 0;
     is_pending = pending;
     for (int n = 0; n < rounds; n++) {
         is_done = 0;
@@ -388,6 +473,10 @@ static void all_calls(int pending, int rounds)
         total = n > 0 ? total : steps;
         EXPECT(pending ? cancelled && is_done : cancelled || is_done);
         EXPECT(ia == DAT_HANDLE_NULL);
+        if (n == 0)
+            descriptors = open_descriptors();
+        while (open_descriptors() > descriptors)
+            sched_yield();
     }
 }
 
@@ -497,6 +586,9 @@ int main(int argc, char **argv)
         all_calls(!strcmp(argv[2], "pending"), rounds);
     if (argc > 4)
         provider_calls(argv[4]);
-    printf("cancel: OK, %d rounds of %ld calls\n", rounds, total);
+    printf("cancel: OK, DAT %d.%d, %d rounds", DAT_VERSION_MAJOR, DAT_VERSION_MINOR, rounds);
+    if (total > 0)
+        printf(" of %ld calls, RMRs: %s, SRQs: %s", total, has_rmrs ? "yes" : "no", has_srqs ? "yes" : "no");
+    printf("\n");
     return 0;
 }
