@@ -118,6 +118,7 @@ pub(super) fn run(setting: &Setting, report: &mut Report) {
         report.check(guest, &format!("listener::{manager}_retries_a_request_that_comes_first"), LIMIT, &job);
     }
     crossed(setting, report, guest);
+    cancel(setting, report, guest);
     let stream = setting.program("test/c/verbs_stream.c");
     for manager in MANAGERS {
         let job = setting.shell(STREAM, &[&stream]).with("DAPL_VERBS_CM", manager);
@@ -202,6 +203,25 @@ fn crossed(setting: &Setting, report: &mut Report, keeper: &mut Keeper) {
             let words = [&["rxe0", ROUNDS, GuestNetwork::Alone.address(), "meet"], options].concat();
             let job = setting.exec(program.as_ref(), &words).with("DAPL_VERBS_CM", manager);
             report.check(keeper, &format!("crossed::{manager}_{kind}"), LONG_LIMIT, &job);
+        }
+    }
+}
+
+/// Cancels threads in all calls, as the suite `cancel` does over the other providers: with a pending request, and at
+/// random moments. Then no object of the device may remain.
+fn cancel(setting: &Setting, report: &mut Report, keeper: &mut Keeper) {
+    const SOURCE: &str = "test/c/cancel.c";
+    /// Rounds of each mode. All runs take about 20 seconds.
+    const MODES: [(&str, &str); 2] = [("pending", "2"), ("anywhere", "15")];
+    let versions = [("1_2", setting.program(SOURCE)), ("2_0", setting.program_2(SOURCE))];
+    // The manager `none` is left out, because it sends no connection requests.
+    for manager in &MANAGERS[..2] {
+        for (version, program) in &versions {
+            for (mode, rounds) in MODES {
+                let job = setting.shell(OBJECTS, &[program, "rxe0", mode, rounds]).with("DAPL_VERBS_CM", manager);
+                let job = if *version == "2_0" { job.with("DAT_OVERRIDE", &setting.conf_2_0) } else { job };
+                report.check(keeper, &format!("cancel::{manager}_{version}_{mode}"), LIMIT, &job);
+            }
         }
     }
 }

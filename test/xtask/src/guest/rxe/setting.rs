@@ -58,6 +58,11 @@ impl Setting {
         run::program(&self.stage, source).display().to_string()
     }
 
+    /// Path of a program of test/c compiled for DAT 2.0, in the guest.
+    pub(super) fn program_2(&self, source: &str) -> String {
+        run::program_2(&self.stage, source).display().to_string()
+    }
+
     /// Returns a job that runs a shell script with the arguments $1 and following.
     pub(super) fn shell(&self, text: &str, arguments: &[&str]) -> Job {
         let words = ["sh", "-c", text, "sh"].into_iter().chain(arguments.iter().copied()).map(str::to_owned);
