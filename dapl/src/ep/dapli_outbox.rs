@@ -1,5 +1,6 @@
 //! Delivers the events of an EP. Connection events are queued in the connect EVD under the EP's lock, in the order of
-//! state changes. So a thread that sees a new state also finds its event. Waiters are woken and agents are called
+//! state changes. So a thread that sees a new state under this lock also finds its event; `dat_ep_get_status` reads the
+//! state without the lock, and may see it just before the event is queued. Waiters are woken and agents are called
 //! without locks.
 //!
 //! A thread that has queued events under the lock calls `deliver` after unlocking. Events of an EP that was freed in
