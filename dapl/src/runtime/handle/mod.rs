@@ -224,7 +224,8 @@ fn quick_ref<T: Object>(entry: &'static HandleEntry, protection: Protection) -> 
     Some(QuickRef { entry, object, protection: ManuallyDrop::new(protection) })
 }
 
-/// Like [`from_handle`], for posts and dequeues. Returns `None` if the handle is not a live handle of this type.
+/// Like [`from_handle`], for posts, dequeues and the first step of waits. Returns `None` if the handle is not a live
+/// handle of this type.
 #[inline(always)]
 pub fn from_handle_for_post<T: Object>(handle: *mut c_void) -> Option<PostRef<T>> {
     post_ref(handle as usize, None)

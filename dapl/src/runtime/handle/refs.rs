@@ -50,7 +50,8 @@ impl<T: Object> Drop for Ref<T> {
     }
 }
 
-/// A reference for the duration of a post or dequeue. It costs no atomic read-modify-write unless it had to be counted.
+/// A reference for the duration of a post, of a dequeue, or of the first step of a wait. It costs no atomic
+/// read-modify-write unless it had to be counted.
 pub struct PostRef<T: Object> {
     pub(super) entry: &'static HandleEntry,
     pub(super) object: NonNull<T>,
