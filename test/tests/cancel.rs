@@ -101,7 +101,7 @@ fn calls_that_log_complete_with_a_thread_cancellation_pending() {
 
 #[test]
 fn waiting_threads_can_be_cancelled_at_any_moment() {
-    cancel("anywhere", "100", "0", Direct::No);
+    cancel("anywhere", "150", "0", Direct::No);
 }
 
 /// Fails if the handler of a late cancellation signal unwinds a call that defers cancellation.
@@ -121,5 +121,5 @@ fn late_signal_of_a_cancelled_wait_does_not_end_the_next_call() {
 
 #[test]
 fn cancelled_waits_lose_no_event() {
-    cancel("waits", "500", "0", Direct::No);
+    cancel("waits", "1000", "0", Direct::No);
 }

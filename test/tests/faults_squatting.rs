@@ -1,5 +1,5 @@
-//! Another user creates the default base directory of sm or usnic. If this happens before the first process of this user starts, the
-//! processes of this user share an alternative directory. A directory in use cannot be replaced.
+//! Another user creates the default base directory of sm or usnic. If this happens before the first process of this
+//! user starts, the processes of this user share an alternative directory. A directory in use cannot be replaced.
 //!
 //! Needs permission to start programs as another user. Without it, the tests print a message and are skipped.
 
