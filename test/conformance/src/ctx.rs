@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use dat_abi::DAT_CONN_QUAL;
 
-use crate::worker::Ending;
+use crate::ending::Ending;
 use crate::{flight, os};
 
 /// Whether the roles of a case are threads or processes.

@@ -22,8 +22,9 @@ use std::time::{Duration, Instant};
 use self::processes::{Process, combine, end, watch};
 use crate::case::Case;
 use crate::ctx::{Mode, Role};
+use crate::ending::Ending;
 use crate::flight::{Record, Seen};
-use crate::worker::{Ending, Task};
+use crate::worker::Task;
 use crate::{cases, expected, report};
 
 const USAGE: &str = "\

@@ -116,6 +116,7 @@ mod case;
 mod cases;
 mod ctx;
 mod driver;
+mod ending;
 mod expected;
 mod flight;
 mod kit;

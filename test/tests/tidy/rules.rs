@@ -177,7 +177,12 @@ pub(crate) const CIRCLE_FOLDERS: &[&str] = &[
     "providers/sm/src/",
     "providers/usnic/src/",
     "providers/verbs/src/",
+    "test/conformance/src/",
     "test/dapltest/src/",
+    "test/faulty/src/",
+    "test/loopback/src/",
+    "test/src/",
+    "test/xtask/src/",
 ];
 
 /// Files in which `unsafe` is permitted. Also permitted: unit tests in files of their own, and entries (`dapl_*.rs`),

@@ -7,8 +7,9 @@ use std::process::{Child, ExitStatus};
 use std::time::{Duration, Instant};
 
 use crate::ctx::NO_ANSWER;
+use crate::ending::Ending;
 use crate::flight::{self, Record};
-use crate::worker::{Ending, GRACE, Task};
+use crate::worker::{GRACE, Task};
 use crate::{names, os};
 
 /// A failure report shows at most this many steps, DAT calls and lines of output: the last ones.
