@@ -95,7 +95,7 @@ impl MemoryRegion for Mr {
 
 impl Drop for Mr {
     fn drop(&mut self) {
-        self.device.regions.remove(self.key, self.device.connections.announces_copy());
+        self.device.regions.remove(self.key, |key| self.device.connections.announces_copy(key));
         if self.exported {
             self.device.backings.unexport(self.key);
         }

@@ -243,18 +243,11 @@ impl ConnectionTable {
         self.lock().deadlines.first().map(|(due, _)| *due)
     }
 
-    /// Returns a function that checks whether a peer is copying with a key. Its first call copies the list of peers, so
-    /// that repeated calls do not lock the table.
-    pub(crate) fn announces_copy(&self) -> impl Fn(u32) -> bool + '_ {
-        let copiers = std::cell::OnceCell::new();
-        move |key| copiers.get_or_init(|| self.copiers()).iter().any(|peer| peer.copies_with(key))
-    }
-
-    /// Returns the peers that may copy with local keys.
-    fn copiers(&self) -> Vec<CopyingPeer> {
+    /// Whether a peer announces a copy with this local key.
+    pub(crate) fn announces_copy(&self, key: u32) -> bool {
         let table = self.lock();
-        let links = table.by_id.values().filter_map(|attempt| attempt.link.as_ref()?.copier());
-        links.chain(table.ended.peers.iter().map(|(peer, _)| peer.clone())).collect()
+        let mut connected = table.by_id.values().filter_map(|attempt| attempt.link.as_ref()?.peer_side());
+        connected.any(|peer| peer.copies_with(key)) || table.ended.peers.iter().any(|(peer, _)| peer.copies_with(key))
     }
 
     /// Returns the memory of all connections, and of the attempts for which it is already created.

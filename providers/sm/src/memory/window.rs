@@ -56,11 +56,11 @@ impl WindowKeys for RegionTable {
     }
 
     fn is_in_use_by_peer(&self, key: u32) -> bool {
-        self.connections.announces_copy()(key)
+        self.connections.announces_copy(key)
     }
 
     fn remove(&self, key: u32) {
-        self.regions.remove(key, self.connections.announces_copy());
+        self.regions.remove(key, |key| self.connections.announces_copy(key));
     }
 
     fn release_key(&self, key: u32) {

@@ -132,11 +132,16 @@ pub(crate) struct CopyingPeer {
     watch: Arc<PidWatch>,
 }
 
+/// Whether the peer with this control page announces a copy with this key, and its process exists.
+fn announces_copy(area: &SharedMapping, key: u32, watch: &PidWatch) -> bool {
+    let is_named = |word| area.word(word).load(Ordering::Acquire) == u64::from(key);
+    (is_named(ANNOUNCEMENT) || is_named(FETCH_ANNOUNCEMENT)) && !watch.is_dead()
+}
+
 impl CopyingPeer {
     /// Whether the peer announces a copy with this key, and its process exists.
     pub(crate) fn copies_with(&self, key: u32) -> bool {
-        let is_named = |word| self.area.word(word).load(Ordering::Acquire) == u64::from(key);
-        (is_named(ANNOUNCEMENT) || is_named(FETCH_ANNOUNCEMENT)) && !self.is_dead()
+        announces_copy(&self.area, key, &self.watch)
     }
 
     /// Whether the peer has marked the end of the connection, and announces no copy.
@@ -167,6 +172,13 @@ pub(crate) struct PeerSide {
     /// Whether both processes execute `membarrier` when they set wake-up flags, so that publishing needs no fence.
     pub(crate) membarrier: bool,
     pub(crate) peer: Arc<PeerEndpoint>,
+}
+
+impl PeerSide {
+    /// Whether the peer announces a copy with this key, and its process exists; false if the process cannot be watched.
+    pub(crate) fn copies_with(&self, key: u32) -> bool {
+        self.peer.watch.as_ref().is_some_and(|watch| announces_copy(&self.area, key, watch))
+    }
 }
 
 /// The shared memory of one connection.

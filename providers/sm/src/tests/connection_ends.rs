@@ -350,7 +350,7 @@ fn copy_announced_by_the_peer_is_reported_after_disconnect_until_it_ends() {
     let link = active.0.link().unwrap();
     link.announcement().store(u64::from(key), std::sync::atomic::Ordering::SeqCst);
     drop(passive);
-    assert!(b.ia.device.connections.announces_copy()(key));
+    assert!(b.ia.device.connections.announces_copy(key));
     link.announcement().store(0, std::sync::atomic::Ordering::SeqCst);
-    assert!(!b.ia.device.connections.announces_copy()(key));
+    assert!(!b.ia.device.connections.announces_copy(key));
 }
