@@ -1,9 +1,9 @@
-//! System calls that need unsafe code: socket options, and reads of another process's memory. Each function makes one
-//! call.
+//! Socket options, and reads of another process's memory. Each function makes one system call.
 
 use std::io;
 use std::net::UdpSocket;
-use std::os::fd::AsRawFd;
+
+use rustix::net::sockopt::{self, Ipv4PathMtuDiscovery, Ipv6PathMtuDiscovery};
 
 /// How the kernel handles a datagram that is larger than the known path MTU (ip(7), `IP_MTU_DISCOVER`).
 #[derive(Clone, Copy)]
@@ -16,26 +16,18 @@ pub(crate) enum Fragments {
 
 /// Sets "do not fragment" on the packets that this socket sends over IPv4, or on those over IPv6.
 pub(crate) fn forbid_fragments(socket: &UdpSocket, is_v4: bool, path_mtu: Fragments) -> io::Result<()> {
-    let (level, option, value) = match (is_v4, path_mtu) {
-        (true, Fragments::ByPathMtu) => (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO),
-        (true, Fragments::Ignored) => (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE),
-        (false, Fragments::ByPathMtu) => (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_DO),
-        (false, Fragments::Ignored) => (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_PROBE),
-    };
-    let length = size_of_val(&value) as libc::socklen_t;
-    // SAFETY: the descriptor is open as long as the socket, and the option's value is an integer of that length.
-    let result = unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, (&raw const value).cast(), length) };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    Ok(match (is_v4, path_mtu) {
+        (true, Fragments::ByPathMtu) => sockopt::set_ip_mtu_discover(socket, Ipv4PathMtuDiscovery::DO),
+        (true, Fragments::Ignored) => sockopt::set_ip_mtu_discover(socket, Ipv4PathMtuDiscovery::PROBE),
+        (false, Fragments::ByPathMtu) => sockopt::set_ipv6_mtu_discover(socket, Ipv6PathMtuDiscovery::DO),
+        (false, Fragments::Ignored) => sockopt::set_ipv6_mtu_discover(socket, Ipv6PathMtuDiscovery::PROBE),
+    }?)
 }
 
 /// Path MTU of a connected socket as known to the kernel, including headers; initially the MTU of the interface.
 pub(crate) fn path_mtu(socket: &UdpSocket, is_v4: bool) -> Option<usize> {
-    let (level, name) = if is_v4 { (libc::IPPROTO_IP, libc::IP_MTU) } else { (libc::IPPROTO_IPV6, libc::IPV6_MTU) };
-    let mut value: libc::c_int = 0;
-    let mut length = size_of_val(&value) as libc::socklen_t;
-    // SAFETY: `value` is writable and has the length passed.
-    let done = unsafe { libc::getsockopt(socket.as_raw_fd(), level, name, (&raw mut value).cast(), &raw mut length) };
-    if done == 0 { usize::try_from(value).ok() } else { None }
+    let mtu = if is_v4 { sockopt::ip_mtu(socket) } else { sockopt::ipv6_mtu(socket) };
+    mtu.ok().map(|mtu| mtu as usize)
 }
 
 /// Copies eight bytes from `address` in another process with process_vm_readv, which sm uses for RDMA.

@@ -196,7 +196,7 @@ pub(crate) const UNSAFE_FILES: &[(&str, &str)] = &[
     ("dat/src/loader/host.rs", "calls into the C library"),
     ("dat/src/loader/other.rs", "dlopen, and calls into the other libdat"),
     ("dat/datinfo/src/libdat.rs", "dlopen, and calls into libdat, in a child"),
-    ("dat/datinfo/src/system.rs", "options of sockets, and a copy across processes"),
+    ("dat/datinfo/src/system.rs", "a copy across processes"),
     ("dat/src/thunk.rs", "the C boundary"),
     ("dat/src/thunk/own.rs", "the C boundary"),
     ("dat/src/thunk/pass.rs", "the C boundary"),

@@ -10,6 +10,8 @@ use std::ffi::CStr;
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
 
+use rustix::net::sockopt;
+
 use super::route;
 
 /// An address of this host, and its interface.
@@ -262,15 +264,8 @@ pub(crate) fn local_mtu(mut own: SocketAddr, peer: SocketAddr) -> Option<usize> 
     own.set_port(0);
     let socket = UdpSocket::bind(own).ok()?;
     socket.connect(peer).ok()?;
-    let (level, name) = match peer {
-        SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_MTU),
-        SocketAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_MTU),
-    };
-    let (mut mtu, mut length): (libc::c_int, _) = (0, size_of::<libc::c_int>() as libc::socklen_t);
-    let fd = std::os::fd::AsRawFd::as_raw_fd(&socket);
-    // SAFETY: `mtu` and `length` outlive the call, and `length` is the size of `mtu`.
-    let failed = unsafe { libc::getsockopt(fd, level, name, (&raw mut mtu).cast(), &raw mut length) };
-    usize::try_from(mtu).ok().filter(|mtu| failed == 0 && *mtu > 0)
+    let mtu = if peer.is_ipv4() { sockopt::ip_mtu(&socket) } else { sockopt::ipv6_mtu(&socket) };
+    mtu.ok().filter(|mtu| *mtu > 0).map(|mtu| mtu as usize)
 }
 
 /// Whether no socket is bound to the UDP port `server` of this host. Sends an empty datagram to the port, which causes

@@ -10,7 +10,7 @@ use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 #[derive(Clone, Debug)]
 pub(crate) struct SocketConfig {
@@ -79,18 +79,18 @@ impl Socket {
             let _ = set(libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 1);
         }
         let gro = config.gro && set(libc::SOL_UDP, libc::UDP_GRO, 1).is_ok();
-        let receive_buffer = SocketBuffer::Receive.set_size(fd.as_fd(), config.receive_buffer)?;
-        let send_buffer = SocketBuffer::Send.set_size(fd.as_fd(), config.send_buffer)?;
+        set_buffer_sizes(fd.as_fd(), config)?;
         // A kernel without GSO rejects this option. Size 0 disables GSO for messages that do not request it.
         let gso = config.gso && set(libc::SOL_UDP, libc::UDP_SEGMENT, 0).is_ok();
         let local = bind(fd.as_fd(), config)?;
         Ok(Socket {
-            fd,
             local,
             gso: gso.into(),
             gro,
-            receive_buffer,
-            send_buffer,
+            // The kernel doubles the requested size to make space for its overhead.
+            receive_buffer: sockopt::socket_recv_buffer_size(&fd)? / 2,
+            send_buffer: sockopt::socket_send_buffer_size(&fd)? / 2,
+            fd,
             drops: AtomicU64::new(0),
             errors: AtomicBool::new(false),
         })
@@ -187,31 +187,13 @@ fn bind(fd: BorrowedFd<'_>, config: &SocketConfig) -> io::Result<SocketAddr> {
     Ok(local)
 }
 
-/// One of the two buffers of a socket.
-enum SocketBuffer {
-    Receive,
-    Send,
-}
-
-impl SocketBuffer {
-    /// Requests a buffer size in bytes, which may exceed the system's limit in a privileged process. Returns the
-    /// granted size without the kernel's overhead. The kernel doubles the requested size to make space for the
-    /// overhead.
-    fn set_size(&self, fd: BorrowedFd<'_>, bytes: usize) -> io::Result<usize> {
-        let (force, plain) = match self {
-            SocketBuffer::Receive => (libc::SO_RCVBUFFORCE, libc::SO_RCVBUF),
-            SocketBuffer::Send => (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF),
-        };
-        let bytes = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX / 2).min(libc::c_int::MAX / 2);
-        if set(fd, libc::SOL_SOCKET, force, bytes).is_err() {
-            set(fd, libc::SOL_SOCKET, plain, bytes)?;
-        }
-        let granted = match self {
-            SocketBuffer::Receive => rustix::net::sockopt::socket_recv_buffer_size(fd)?,
-            SocketBuffer::Send => rustix::net::sockopt::socket_send_buffer_size(fd)?,
-        };
-        Ok(granted / 2)
-    }
+/// Requests the sizes of both buffers. In a privileged process they may exceed the system's limits.
+fn set_buffer_sizes(fd: BorrowedFd<'_>, config: &SocketConfig) -> io::Result<()> {
+    let [receive, send] = [config.receive_buffer, config.send_buffer].map(|bytes| bytes.min(i32::MAX as usize / 2));
+    sockopt::set_socket_recv_buffer_size_force(fd, receive)
+        .or_else(|_| sockopt::set_socket_recv_buffer_size(fd, receive))?;
+    sockopt::set_socket_send_buffer_size_force(fd, send).or_else(|_| sockopt::set_socket_send_buffer_size(fd, send))?;
+    Ok(())
 }
 
 fn set(fd: BorrowedFd<'_>, level: libc::c_int, name: libc::c_int, value: libc::c_int) -> io::Result<()> {
