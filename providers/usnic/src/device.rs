@@ -224,12 +224,6 @@ impl Device {
     }
 }
 
-impl std::fmt::Debug for Device {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Device").field("name", &self.name).field("address", &self.address()).finish_non_exhaustive()
-    }
-}
-
 /// Finds the interface that the settings name. Logs its errors.
 fn find_interface(name: &str, settings: &UsnicSettings) -> Result<Interface> {
     let found = address::find(settings.address.as_deref()).map_err(|error| {

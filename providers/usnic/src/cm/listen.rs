@@ -30,7 +30,7 @@ const REQUEST_BUFFER: usize = 4 << 20;
 /// delay established connections.
 const MAX_REQUESTS: usize = 256;
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Listeners {
     /// Listeners by qualifier. Each has the Unix socket to which other processes forward requests, or `None` if this
     /// socket could not be created.
@@ -49,7 +49,6 @@ impl Listeners {
 }
 
 /// A listener. Dropping it ends listening. Requests that were already reported can still be accepted or rejected.
-#[derive(Debug)]
 pub struct Listener {
     cm: Arc<Cm>,
     qual: u64,

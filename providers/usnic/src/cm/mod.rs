@@ -65,12 +65,6 @@ struct CmState {
     listeners: Listeners,
 }
 
-impl std::fmt::Debug for Cm {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Cm").field("device", &self.device).finish_non_exhaustive()
-    }
-}
-
 impl Cm {
     /// Creates the connection manager. Logs errors of the key file, the random source and epoll.
     pub(crate) fn new(device: Arc<Device>, sink: Arc<dyn CmSink<Usnic>>) -> Result<Arc<Self>> {

@@ -81,9 +81,3 @@ impl Drop for ConnectionRequest {
         self.send_result(RejectReason::Refused);
     }
 }
-
-impl std::fmt::Debug for ConnectionRequest {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ConnectionRequest").field("id", &self.id).finish_non_exhaustive()
-    }
-}

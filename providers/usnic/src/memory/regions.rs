@@ -92,12 +92,6 @@ pub(crate) struct Regions {
     checker: MappingChecker,
 }
 
-impl std::fmt::Debug for Regions {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Regions").finish_non_exhaustive()
-    }
-}
-
 impl Regions {
     /// Creates an empty table. `seed` must come from the system's random source.
     pub(crate) fn new(seed: u64) -> Self {

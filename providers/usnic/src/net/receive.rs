@@ -78,12 +78,6 @@ impl<'a> Iterator for PacketRun<'a> {
     }
 }
 
-impl std::fmt::Debug for ReceiveBatch {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ReceiveBatch").field("received", &&self.received[..self.count]).finish_non_exhaustive()
-    }
-}
-
 impl ReceiveBatch {
     pub(crate) fn new() -> Self {
         ReceiveBatch {

@@ -103,11 +103,3 @@ impl ConnectionTable {
         self.slots.read().iter().flatten().cloned().collect()
     }
 }
-
-impl std::fmt::Debug for ConnectionTable {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ConnectionTable")
-            .field("entries", &self.slots.read().iter().flatten().count())
-            .finish_non_exhaustive()
-    }
-}

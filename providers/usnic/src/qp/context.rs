@@ -35,7 +35,7 @@ pub(crate) type MwCore = dapl_software::memory::window::WindowCore<Regions>;
 pub(crate) type Windows = dapl_software::memory::window::WindowDirectory<Regions>;
 
 /// The data that a connection stores with a posted request.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct WorkRequest {
     pub(crate) segments: Segments,
     token: Token,
@@ -43,7 +43,7 @@ pub(crate) struct WorkRequest {
     kind: RequestKind,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 enum RequestKind {
     #[default]
     Transfer,
@@ -112,7 +112,6 @@ pub(crate) type QpSrq = dapl_software::srq::SrqUser<dyn SrqWaiter, Job>;
 
 /// The objects that the connection of a queue pair uses: memory tables, completion queues, and the shared receive
 /// queue.
-#[derive(Debug)]
 pub(crate) struct QpContext {
     pub(crate) regions: Arc<Regions>,
     pub(crate) windows: Arc<Windows>,

@@ -61,7 +61,6 @@ pub(crate) struct QpCore {
 }
 
 /// State of a queue pair, guarded by its lock.
-#[derive(Debug)]
 struct QpState {
     phase: QpPhase,
     transport: Option<Transport>,
@@ -89,12 +88,6 @@ enum QpPhase {
     Connected,
     /// The connection has ended. Posted work is flushed.
     Ended,
-}
-
-impl std::fmt::Debug for QpCore {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("QpCore").field("pd", &self.context.pd).finish_non_exhaustive()
-    }
 }
 
 impl Qp {

@@ -72,12 +72,6 @@ thread_local! {
     static SCRATCH: RefCell<SendScratch> = RefCell::default();
 }
 
-impl std::fmt::Debug for Transport {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Transport").field("number", &self.number).field("id", &self.id).finish_non_exhaustive()
-    }
-}
-
 impl Transport {
     pub(crate) fn new(config: &ConnConfig, params: ConnectionParams, now: Nanos) -> Self {
         let terms = params.agreed.terms;
