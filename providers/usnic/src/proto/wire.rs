@@ -14,13 +14,13 @@
 //! ```
 
 use zerocopy::network_endian::{U16, U32, U64};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, TryFromBytes, Unaligned};
 
 /// Version of the protocol. Packets of another version are dropped, with two exceptions: a request gets a reject, and
 /// the client reads this reject.
 pub(crate) const VERSION: u8 = 2;
 
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Eq, PartialEq, TryFromBytes)]
 #[repr(u8)]
 pub(crate) enum Kind {
     Fragment = 1,
@@ -39,17 +39,6 @@ pub(crate) enum Kind {
     FinAck = 14,
     Reset = 15,
     Piece = 16,
-}
-
-impl Kind {
-    fn of(code: u8) -> Option<Kind> {
-        use Kind::*;
-        let all = [
-            Fragment, Chunk, Ack, Probe, ProbeAck, Challenge, Response, Request, Cookie, Accept, Reject, Confirm, Fin,
-            FinAck, Reset, Piece,
-        ];
-        all.into_iter().find(|kind| *kind as u8 == code)
-    }
 }
 
 /// The header of every packet. The receiver of the packet has assigned `conn` and `token` to the connection, and drops
@@ -82,7 +71,7 @@ impl PacketHeader {
     }
 
     pub(crate) fn kind(&self) -> Option<Kind> {
-        Kind::of(self.kind).filter(|_| self.version == VERSION)
+        Kind::try_read_from_bytes(&[self.kind]).ok().filter(|_| self.version == VERSION)
     }
 
     pub(crate) fn has(&self, flag: u16) -> bool {
@@ -114,7 +103,7 @@ pub(crate) struct DataFields {
     pub(crate) ack: AckFields,
 }
 
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Eq, PartialEq, TryFromBytes)]
 #[repr(u8)]
 pub(crate) enum Op {
     /// Untagged: the payload is placed in the receive with the same number.
@@ -143,23 +132,6 @@ pub(crate) enum Op {
 }
 
 impl Op {
-    fn of(code: u8) -> Option<Op> {
-        const ALL: [Op; 11] = [
-            Op::Send,
-            Op::SendSolicited,
-            Op::Write,
-            Op::ReadRequest,
-            Op::ReadResponse,
-            Op::SendImmediate,
-            Op::SendInvalidate,
-            Op::WriteImmediate,
-            Op::FetchAdd,
-            Op::CompareSwap,
-            Op::AtomicResponse,
-        ];
-        ALL.into_iter().find(|op| *op as u8 == code)
-    }
-
     /// Length in bytes of the extension, which follows the message fields in every packet.
     pub(crate) fn extension(self) -> usize {
         match self {
@@ -201,7 +173,7 @@ pub(crate) struct Message {
 
 impl Message {
     pub(crate) fn op(&self) -> Option<Op> {
-        Op::of(self.op)
+        Op::try_read_from_bytes(&[self.op]).ok()
     }
 }
 
@@ -241,7 +213,7 @@ pub(crate) struct SackFields {
 }
 
 /// The reason why the receiver of a packet has refused it. A refusal ends the connection.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Eq, PartialEq, TryFromBytes)]
 #[repr(u8)]
 pub(crate) enum Refusal {
     /// The key is invalid, access rights are missing, or the access is out of bounds.
@@ -252,14 +224,6 @@ pub(crate) enum Refusal {
     Source = 3,
     /// The message violates the protocol or the agreed parameters.
     Invalid = 4,
-}
-
-impl Refusal {
-    pub(crate) fn of(code: u8) -> Option<Refusal> {
-        [Refusal::Access, Refusal::Receive, Refusal::Source, Refusal::Invalid]
-            .into_iter()
-            .find(|refusal| *refusal as u8 == code)
-    }
 }
 
 /// PSNs of packets received after a missing packet: from `first` up to, but not including, `end`.
@@ -382,7 +346,7 @@ mod tests {
     #[test]
     fn extension_length_depends_on_the_operation_and_is_no_payload() {
         for (op, length, payload) in [(8, 5, 5), (9, 8, 0), (10, 8, 0), (11, 0, 0)] {
-            let extension = Op::of(op).unwrap().extension();
+            let extension = Op::try_read_from_bytes(&[op]).unwrap().extension();
             let bytes = packet(length, op, None, extension + payload);
             let data = data(Kind::Fragment, &bytes).unwrap();
             assert_eq!((data.extension.len(), data.payload.len()), (extension, payload), "operation {op}");

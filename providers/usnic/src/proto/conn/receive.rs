@@ -7,8 +7,8 @@
 
 use dapl::provider::{ATOMIC_SIZE, ReceivedOp as MessageKind, Status};
 use dapl_software::memory::atomic::Atomic;
-use zerocopy::FromBytes;
 use zerocopy::network_endian::U32;
+use zerocopy::{FromBytes, TryFromBytes};
 
 use super::Conn;
 use super::peer_reads::ReadAdmission;
@@ -157,7 +157,7 @@ impl<D: PostedData> Conn<D> {
             return true; // The ack that was requested above reports the refusal again.
         }
         self.process_ack(&ack, ranges, host);
-        if let Some(refusal) = Refusal::of(selective.refusal) {
+        if let Ok(refusal) = Refusal::try_read_from_bytes(&[selective.refusal]) {
             self.refused(refusal, Psn(selective.refused.get()), host);
         }
         true
