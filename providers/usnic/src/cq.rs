@@ -95,14 +95,14 @@ mod tests {
     use std::net::SocketAddr;
     use std::sync::atomic::{AtomicU32, Ordering};
 
-    use dapl::provider::{ConnId, IaSpec};
+    use dapl::provider::IaSpec;
     use parking_lot::Mutex;
 
     use super::*;
     use crate::device::{Device, now};
     use crate::net::receive::PacketRun;
     use crate::proto::Nanos;
-    use crate::proto::schedule::{PendingWork, ServiceReason};
+    use crate::proto::schedule::PendingWork;
     use crate::qp::handler::{ConnectionHandler, ConnectionParams, DeliveryError};
 
     /// A fake connection handler that always has something to send, and counts the calls of `transmit`. If `into` is
@@ -116,7 +116,7 @@ mod tests {
     const READY: PendingWork = PendingWork { resend: false, ready: true, ack: false, deadline: None };
 
     impl ConnectionHandler for FakeConnection {
-        fn connecting(&self, _: u32, _: ConnId) {}
+        fn connecting(&self, _: u32) {}
 
         fn open(&self, _: Nanos, _: ConnectionParams) -> Option<PendingWork> {
             None
@@ -126,7 +126,7 @@ mod tests {
             READY
         }
 
-        fn transmit(&self, _: Nanos, _: u32, _: ServiceReason) -> PendingWork {
+        fn transmit(&self, _: Nanos, _: u32) -> PendingWork {
             self.passes.fetch_add(1, Ordering::Relaxed);
             if let Some(cq) = &*self.into.lock() {
                 cq.push(Completion::default());

@@ -40,7 +40,6 @@ use crate::net::listener_dir::ListenerDir;
 use crate::net::receive::PacketRun;
 use crate::net::send::SendBatch;
 use crate::proto::Nanos;
-use crate::proto::schedule::ServiceReason;
 use crate::proto::setup::connect::{Connector, refuse_unmatched};
 use crate::proto::setup::packets::{self, RejectReason};
 use crate::proto::setup::{Setup, SetupConfig};
@@ -119,7 +118,7 @@ impl Cm {
         let servers = connect::servers(device, &self.listener_dir, ip.to_canonical(), spec.qual)?;
         let now = device::now();
         let number = device.table.reserve(now).ok_or(Error::Exhausted(Resource::Memory))?;
-        handler.connecting(number, conn);
+        handler.connecting(number);
         device.table.insert(number, handler.clone());
         let mut state = self.state.lock();
         if let [server, alternatives @ ..] = &servers[..] {
@@ -275,7 +274,7 @@ impl Cm {
         if is_active && pending_work.is_some() {
             // The confirmation is sent before the event is reported. Otherwise a consumer that disconnects at the event
             // could send a Fin or Reset before the confirmation.
-            pending_work = Some(handler.transmit(device::now(), number, ServiceReason::Ack));
+            pending_work = Some(handler.transmit(device::now(), number));
         }
         self.sink.event(conn, ConnectionEvent::Established, &private_data);
         // After this call, passes give packets to the entry's handler: the queue pair, or the closing connection if the

@@ -60,7 +60,7 @@ impl ConnectionRequest {
         // An error here drops `self`, which rejects the request.
         let number = device.table.reserve(device::now()).ok_or(Error::Exhausted(Resource::Memory))?;
         let Some(id) = self.id.take() else { return Err(Error::Internal) };
-        handler.connecting(number, conn);
+        handler.connecting(number);
         device.table.insert(number, handler.clone());
         let is_pending =
             cm.state.lock().passive.accept(device, id, private_data, caps, (number, conn, handler.clone()));

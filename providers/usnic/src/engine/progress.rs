@@ -192,9 +192,9 @@ impl PassState {
     fn serve_connections(&mut self, device: &Device, now: Nanos) -> bool {
         let mut has_progress = false;
         self.services.schedule.begin();
-        while let Some((index, reason)) = self.services.schedule.next() {
+        while let Some(index) = self.services.schedule.next() {
             let Some(entry) = device.table.entry_at(index as usize) else { continue };
-            let pending_work = entry.handler.transmit(now, entry.number, reason);
+            let pending_work = entry.handler.transmit(now, entry.number);
             self.services.schedule_service(&entry, &pending_work);
             has_progress = true;
         }

@@ -39,17 +39,6 @@ impl PendingWork {
     }
 }
 
-/// The queue from which the scheduler has selected a connection.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum ServiceReason {
-    /// Retransmit lost packets, on the data channel.
-    Resend,
-    /// Send a control packet, or new data, which carries a pending ack.
-    Send,
-    /// Send an ack packet.
-    Ack,
-}
-
 /// Maximum number of connections that retransmit in one pass. Without the limit, retransmissions would delay acks.
 const MAX_RETRANSMITTING: u32 = 16;
 
@@ -111,19 +100,18 @@ impl Schedule {
         self.ack_services = self.acks.waiting.len();
     }
 
-    /// Returns the next connection to serve, and the reason, or `None` at the end of the pass.
-    pub(crate) fn next(&mut self) -> Option<(u32, ServiceReason)> {
+    /// Returns the next connection to serve, or `None` at the end of the pass.
+    pub(crate) fn next(&mut self) -> Option<u32> {
         if let Some(left) = self.resends.checked_sub(1) {
             self.resends = left;
-            return self.resend.next().map(|number| (number, ServiceReason::Resend));
+            return self.resend.next();
         }
         if let Some(left) = self.sends.checked_sub(1) {
             self.sends = left;
-            return self.ready.next().map(|number| (number, ServiceReason::Send));
+            return self.ready.next();
         }
-        let left = self.ack_services.checked_sub(1)?;
-        self.ack_services = left;
-        self.acks.next().map(|number| (number, ServiceReason::Ack))
+        self.ack_services = self.ack_services.checked_sub(1)?;
+        self.acks.next()
     }
 
     /// Whether a connection is queued.
@@ -198,7 +186,7 @@ mod tests {
     const READY: PendingWork = PendingWork { resend: false, ready: true, ack: false, deadline: None };
     const ACK: PendingWork = PendingWork { resend: false, ready: false, ack: true, deadline: None };
 
-    fn pass(schedule: &mut Schedule) -> Vec<(u32, ServiceReason)> {
+    fn pass(schedule: &mut Schedule) -> Vec<u32> {
         schedule.begin();
         std::iter::from_fn(|| schedule.next()).collect()
     }
@@ -210,9 +198,7 @@ mod tests {
         schedule.wants(2, &READY);
         schedule.wants(3, &RESEND);
         schedule.wants(2, &RESEND);
-        let turns =
-            [(3, ServiceReason::Resend), (2, ServiceReason::Resend), (2, ServiceReason::Send), (1, ServiceReason::Ack)];
-        assert_eq!(pass(&mut schedule), turns);
+        assert_eq!(pass(&mut schedule), [3, 2, 2, 1]);
         assert!(!schedule.is_busy() && pass(&mut schedule).is_empty());
     }
 
@@ -223,10 +209,7 @@ mod tests {
         schedule.wants(1, &PendingWork { resend: false, ready: false, ..all }.most_urgent_only());
         schedule.wants(2, &PendingWork { resend: false, ..all }.most_urgent_only());
         schedule.wants(3, &all.most_urgent_only());
-        assert_eq!(
-            pass(&mut schedule),
-            [(3, ServiceReason::Resend), (2, ServiceReason::Send), (1, ServiceReason::Ack)]
-        );
+        assert_eq!(pass(&mut schedule), [3, 2, 1]);
         assert_eq!(all.most_urgent_only().deadline, Some(7));
         assert!(all.most_urgent_only().needs_service() && !PendingWork::default().most_urgent_only().needs_service());
     }
@@ -235,7 +218,7 @@ mod tests {
     fn connection_with_data_is_not_also_served_for_its_ack() {
         let mut schedule = Schedule::default();
         schedule.wants(1, &PendingWork { ack: true, ..READY });
-        assert_eq!(pass(&mut schedule), [(1, ServiceReason::Send)]);
+        assert_eq!(pass(&mut schedule), [1]);
     }
 
     #[test]
@@ -246,7 +229,7 @@ mod tests {
         for _ in 0..4 {
             schedule.begin();
             let mut served = Vec::new();
-            while let Some((number, _)) = schedule.next() {
+            while let Some(number) = schedule.next() {
                 served.push(number);
                 schedule.wants(number, &READY);
             }
@@ -261,7 +244,7 @@ mod tests {
         schedule.wants(0, &ACK);
         let turns = pass(&mut schedule);
         assert_eq!(turns.len(), MAX_RETRANSMITTING as usize + 1);
-        assert_eq!(turns.last(), Some(&(0, ServiceReason::Ack)));
+        assert_eq!(turns.last(), Some(&0), "the ack is sent last");
         assert_eq!(pass(&mut schedule).len(), 5, "the next pass serves the remaining connections");
     }
 

@@ -9,7 +9,6 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use dapl::provider::ConnId;
 use parking_lot::Mutex;
 
 use crate::device::Device;
@@ -17,7 +16,7 @@ use crate::net::errors::DeliveryError;
 use crate::net::receive::PacketRun;
 use crate::proto::Nanos;
 use crate::proto::conn::ConnConfig;
-use crate::proto::schedule::{PendingWork, ServiceReason};
+use crate::proto::schedule::PendingWork;
 use crate::qp::context::{ClosingCallbacks, QpContext};
 use crate::qp::handler::{ConnectionHandler, ConnectionParams};
 use crate::qp::transport::Transport;
@@ -84,7 +83,7 @@ impl ConnectionHandler for ClosingConnection {
     /// Does nothing: the peer was notified when the connection ended.
     fn shut_down(&self) {}
 
-    fn connecting(&self, _: u32, _: ConnId) {}
+    fn connecting(&self, _: u32) {}
 
     fn open(&self, _: Nanos, _: ConnectionParams) -> Option<PendingWork> {
         None
@@ -99,7 +98,7 @@ impl ConnectionHandler for ClosingConnection {
         })
     }
 
-    fn transmit(&self, now: Nanos, number: u32, _: ServiceReason) -> PendingWork {
+    fn transmit(&self, now: Nanos, number: u32) -> PendingWork {
         self.with(now, number, |transport| _ = transport.transmit(now, &mut ClosingCallbacks, &self.context))
     }
 

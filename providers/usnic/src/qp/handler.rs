@@ -15,7 +15,7 @@ pub(crate) use crate::net::errors::DeliveryError;
 use crate::net::receive::PacketRun;
 use crate::net::socket::Socket;
 use crate::proto::Nanos;
-use crate::proto::schedule::{PendingWork, ServiceReason};
+use crate::proto::schedule::PendingWork;
 use crate::proto::setup::HandshakeResult;
 
 /// The handler of a connection. Passes, connection set-up, ICMP errors and the close of the IA cause calls of its
@@ -24,7 +24,7 @@ use crate::proto::setup::HandshakeResult;
 pub(crate) trait ConnectionHandler: Send + Sync {
     /// Called at the start of `connect` or `accept`, with the connection number of the new attempt. The previous
     /// connection of the handler has ended.
-    fn connecting(&self, number: u32, conn: ConnId);
+    fn connecting(&self, number: u32);
 
     /// Called when the connection is established, before the event is reported to dapl. Returns `None` if the consumer
     /// has already ended the connection.
@@ -34,7 +34,7 @@ pub(crate) trait ConnectionHandler: Send + Sync {
     fn receive(&self, now: Nanos, number: u32, from: SocketAddr, packets: PacketRun<'_>) -> PendingWork;
 
     /// Sends at most one batch of the connection.
-    fn transmit(&self, now: Nanos, number: u32, reason: ServiceReason) -> PendingWork;
+    fn transmit(&self, now: Nanos, number: u32) -> PendingWork;
 
     /// Called when a deadline of the connection may have expired. The handler checks its deadlines itself.
     fn on_time(&self, now: Nanos, number: u32) -> PendingWork;

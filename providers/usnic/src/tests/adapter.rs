@@ -25,7 +25,7 @@ use self::fakes::*;
 use crate::adapter::Adapter;
 use crate::device::now;
 use crate::net::errors::DeliveryErrorKind;
-use crate::proto::schedule::{PendingWork, ServiceReason};
+use crate::proto::schedule::PendingWork;
 use crate::proto::setup::packets::RejectReason;
 use crate::proto::wire::{Kind, PacketHeader};
 
@@ -49,7 +49,7 @@ fn confirm_packet_is_sent_before_the_established_event() {
     let ours = client.connect(&server, 7, conn(1));
     server.accept(conn(2));
     client.object_layer.events.wait(established);
-    assert!(ours.events.has(|event| (*event == Recorded::Served(ServiceReason::Ack)).then_some(())).is_some());
+    assert!(ours.events.has(|event| (*event == Recorded::Served).then_some(())).is_some());
 }
 
 #[test]
@@ -75,7 +75,7 @@ fn fin_of_one_connection_is_not_processed_before_the_confirm_of_another() {
     let arrived = |ours: &FakeQp, kind| {
         ours.events.recorded.lock().unwrap().clear();
         ours.post_kind(kind, &client.device, b"");
-        ours.events.wait(|event| matches!(event, Recorded::Served(_)).then_some(()));
+        ours.events.wait(|event| matches!(event, Recorded::Served).then_some(()));
     };
     arrived(started, Kind::Confirm);
     arrived(ended, Kind::Fin);
@@ -312,7 +312,7 @@ fn closed_port_of_the_peer_is_reported_to_the_handler() {
     drop(server);
     for _ in 0..1000 {
         ours.post(&client.device, b"is any?");
-        ours.events.wait(|event| matches!(event, Recorded::Served(_)).then_some(()));
+        ours.events.wait(|event| matches!(event, Recorded::Served).then_some(()));
         if ours
             .events
             .has(|event| (*event == Recorded::DeliveryError(DeliveryErrorKind::PortClosed)).then_some(()))

@@ -19,7 +19,7 @@ use crate::net::receive::PacketRun;
 use crate::net::send::SendBatch;
 use crate::net::sockaddr::SockAddr;
 use crate::proto::Nanos;
-use crate::proto::schedule::{PendingWork, ServiceReason};
+use crate::proto::schedule::PendingWork;
 use crate::proto::wire::{Kind, PacketHeader};
 use crate::qp::handler::{ConnectionHandler, ConnectionParams};
 
@@ -34,7 +34,7 @@ pub(super) enum Recorded {
     Event(ConnId, &'static str),
     Requested(Vec<u8>),
     Packet(Vec<u8>),
-    Served(ServiceReason),
+    Served,
     OnTime,
     Opened,
     Ended(u32),
@@ -172,7 +172,7 @@ impl FakeQp {
 }
 
 impl ConnectionHandler for FakeQp {
-    fn connecting(&self, _: u32, _: ConnId) {}
+    fn connecting(&self, _: u32) {}
 
     fn open(&self, _: Nanos, opened: ConnectionParams) -> Option<PendingWork> {
         *self.opened.lock().unwrap() = Some(opened);
@@ -185,7 +185,7 @@ impl ConnectionHandler for FakeQp {
         self.pending_work()
     }
 
-    fn transmit(&self, _: Nanos, _: u32, reason: ServiceReason) -> PendingWork {
+    fn transmit(&self, _: Nanos, _: u32) -> PendingWork {
         let opened = self.opened.lock().unwrap();
         if let Some(ConnectionParams { agreed, socket, .. }) = &*opened {
             let mut batch = SendBatch::default();
@@ -195,7 +195,7 @@ impl ConnectionHandler for FakeQp {
             }
             batch.send(socket, &SockAddr::of(agreed.terms.peer));
         }
-        self.events.record(Recorded::Served(reason));
+        self.events.record(Recorded::Served);
         drop(opened);
         self.pending_work()
     }

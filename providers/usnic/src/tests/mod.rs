@@ -250,7 +250,7 @@ fn agreed(
         seed: [7; 16],
         peer: other.ia.adapter.device.socket.local(),
     };
-    qp.0.connecting(ours, conn(attempt));
+    qp.0.connecting(ours);
     let next_service = device.table.insert(ours, qp.0.clone());
     ConnectionParams {
         number: ours,

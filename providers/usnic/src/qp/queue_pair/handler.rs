@@ -4,8 +4,6 @@
 
 use std::net::SocketAddr;
 
-use dapl::provider::ConnId;
-
 use super::{QpCore, QpPhase};
 use crate::counters;
 use crate::device;
@@ -13,7 +11,7 @@ use crate::net::errors::DeliveryError;
 use crate::net::receive::PacketRun;
 use crate::proto::Nanos;
 use crate::proto::counters::Counters;
-use crate::proto::schedule::{PendingWork, ServiceReason};
+use crate::proto::schedule::PendingWork;
 use crate::qp::closing;
 use crate::qp::context::ClosingCallbacks;
 use crate::qp::handler::{ConnectionHandler, ConnectionParams};
@@ -25,7 +23,7 @@ impl ConnectionHandler for QpCore {
         self.abort();
     }
 
-    fn connecting(&self, number: u32, _: ConnId) {
+    fn connecting(&self, number: u32) {
         let mut state = self.state.lock();
         (state.phase, state.drains) = (QpPhase::Connecting(number), false);
     }
@@ -64,7 +62,7 @@ impl ConnectionHandler for QpCore {
         self.update(&mut state, now)
     }
 
-    fn transmit(&self, now: Nanos, number: u32, _: ServiceReason) -> PendingWork {
+    fn transmit(&self, now: Nanos, number: u32) -> PendingWork {
         let mut state = self.state.lock();
         let Some(transport) = state.transport(number) else { return PendingWork::default() };
         transport.transmit(now, &mut &self.context, &self.context);
