@@ -45,14 +45,6 @@ fn put(kind: Kind, terms: &ConnectionTerms, nonce: u64, out: &mut Vec<u8>) {
     out.extend_from_slice(U64::new(nonce).as_bytes());
 }
 
-/// Result of an expired deadline.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum PeerTimeout {
-    Nothing,
-    /// The peer has not responded for the time limit, or its port is closed.
-    TimedOut,
-}
-
 /// A new address of the peer that is being validated.
 #[derive(Clone, Copy, Debug)]
 struct Candidate {
@@ -205,20 +197,20 @@ impl PeerPath {
         Some(self.at)
     }
 
-    /// Handles an expired deadline. Afterwards `transmit` may have a packet to send.
-    pub(crate) fn on_time(&mut self, now: Nanos) -> PeerTimeout {
+    /// Handles an expired deadline. Afterwards `transmit` may have a packet to send. Returns true if the peer has timed
+    /// out: it has not responded for the time limit, or its port is closed.
+    pub(crate) fn on_time(&mut self, now: Nanos) -> bool {
         match self.probing {
             None if self.interval != 0 && now >= self.last_packet.saturating_add(self.interval) => {
                 self.probing = Some(ChallengeState::new(now, now));
-                PeerTimeout::Nothing
+                false
             }
             // Time alone is not sufficient for a timeout, because after a pause of this process, responses may be
             // queued in the socket.
             Some(ChallengeState { since, challenges, next, closed, .. }) if challenges >= MIN_PROBES && now >= next => {
-                let has_timed_out = now.saturating_sub(since) >= self.give_up || closed >= MIN_PROBES;
-                if has_timed_out { PeerTimeout::TimedOut } else { PeerTimeout::Nothing }
+                now.saturating_sub(since) >= self.give_up || closed >= MIN_PROBES
             }
-            _ => PeerTimeout::Nothing,
+            _ => false,
         }
     }
 

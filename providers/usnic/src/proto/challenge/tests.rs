@@ -143,7 +143,7 @@ fn until_timed_out_over(rtt: &Rtt, peer: &mut PeerPath, says: impl Fn(&mut PeerP
     let mut challenges = 0;
     for _ in 0..100 {
         let now = peer.deadline().expect("a challenge is pending");
-        if peer.on_time(now) == PeerTimeout::TimedOut {
+        if peer.on_time(now) {
             return (now, challenges);
         }
         let at = peer.current_address();
@@ -168,7 +168,7 @@ fn responding_peer_is_challenged_once_per_interval() {
     let mut peer = peer();
     for round in 1..5 {
         let now = round * INTERVAL;
-        assert_eq!((peer.deadline(), peer.on_time(now)), (Some(now), PeerTimeout::Nothing));
+        assert_eq!((peer.deadline(), peer.on_time(now)), (Some(now), false));
         let (to, nonce) = next_challenge(&mut peer, now).expect("a challenge is due");
         assert_eq!(next_challenge(&mut peer, now), None);
         peer.record_packet(now, to);
@@ -181,9 +181,9 @@ fn responding_peer_is_challenged_once_per_interval() {
 fn pause_of_this_process_does_not_time_out_the_peer() {
     let mut peer = peer();
     let late = 3600 * SECONDS;
-    assert_eq!(peer.on_time(late), PeerTimeout::Nothing);
+    assert!(!peer.on_time(late));
     assert!(next_challenge(&mut peer, late).is_some());
-    assert_eq!(peer.on_time(2 * late), PeerTimeout::Nothing, "only one challenge is outstanding");
+    assert!(!peer.on_time(2 * late), "only one challenge is outstanding");
     let (gone, challenges) = until_timed_out(&mut peer, false);
     assert!(challenges >= MIN_PROBES - 1 && gone > late);
 }
@@ -191,10 +191,7 @@ fn pause_of_this_process_does_not_time_out_the_peer() {
 #[test]
 fn interval_zero_disables_keepalive() {
     let mut peer = PeerPath::new(&terms(), 0, 0, GIVE_UP);
-    assert_eq!(
-        (peer.deadline(), peer.on_time(u64::MAX), next_challenge(&mut peer, u64::MAX)),
-        (None, PeerTimeout::Nothing, None)
-    );
+    assert_eq!((peer.deadline(), peer.on_time(u64::MAX), next_challenge(&mut peer, u64::MAX)), (None, false, None));
 }
 
 #[test]
@@ -202,7 +199,7 @@ fn port_unreachable_shortens_the_timeout_to_three_challenges() {
     for interval in [INTERVAL, 0] {
         let mut peer = PeerPath::new(&terms(), 0, interval, GIVE_UP);
         peer.port_closed(5, &rtt(MILLIS));
-        assert_eq!((peer.on_time(5), peer.deadline()), (PeerTimeout::Nothing, Some(5)), "the peer is challenged first");
+        assert_eq!((peer.on_time(5), peer.deadline()), (false, Some(5)), "the peer is challenged first");
         let (gone, challenges) = until_timed_out(&mut peer, true);
         assert!(
             challenges == MIN_PROBES && gone < SECONDS,
@@ -218,7 +215,7 @@ fn packet_of_the_peer_cancels_port_unreachable_reports() {
         peer.port_closed(now * MIN_INTERVAL, &rtt(MILLIS));
         next_challenge(&mut peer, now * MIN_INTERVAL);
         peer.record_packet(now * MIN_INTERVAL, peer.current_address());
-        assert_eq!(peer.on_time(now * MIN_INTERVAL + 1), PeerTimeout::Nothing);
+        assert!(!peer.on_time(now * MIN_INTERVAL + 1));
     }
     assert_eq!(peer.deadline(), Some(99 * MIN_INTERVAL + INTERVAL));
 }
@@ -282,7 +279,7 @@ fn challenge_interval_doubles_for_each_challenge_without_a_report() {
         let mut sent = Vec::new();
         for number in 1..=8 {
             let now = peer.deadline().expect("a challenge is pending");
-            assert_eq!(peer.on_time(now), PeerTimeout::Nothing);
+            assert!(!peer.on_time(now));
             next_challenge(&mut peer, now).expect("a challenge is due");
             sent.push(now);
             if reported.contains(&number) {

@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 use dapl_software::memory::atomic::Atomic;
 
 use super::requests::{PayloadOwner, SentPayload};
+use super::types::{INVALID_REQUEST, NotAccepted};
 use crate::proto::Nanos;
 use crate::proto::psn::Psn;
 
@@ -44,16 +45,6 @@ impl PeerRead {
     pub(super) fn previous_value(&self) -> Option<u64> {
         self.previous_value
     }
-}
-
-/// Result of adding a read request.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum ReadAdmission {
-    Accepted,
-    /// There is no space for the request until responses are acked. The peer will retransmit it.
-    Deferred,
-    /// The peer has more reads outstanding than agreed, or has used a number twice.
-    Invalid,
 }
 
 #[derive(Debug)]
@@ -102,17 +93,21 @@ impl PeerReads {
         self.reads.get(self.index(id)).filter(|read| read.has_arrived)
     }
 
-    /// Adds an atomic operation. The caller has checked the peer's access to the memory.
-    pub(super) fn add_atomic(&mut self, id: u32, psn: Psn, key: u32, address: u64, operation: Atomic) -> ReadAdmission {
-        let admission = self.add(id, psn, key, address, 0);
+    /// Adds an atomic operation. The caller has checked the peer's access to the memory. The errors are those of
+    /// [`Self::add`].
+    pub(super) fn add_atomic(
+        &mut self,
+        id: u32,
+        psn: Psn,
+        key: u32,
+        address: u64,
+        operation: Atomic,
+    ) -> Result<(), NotAccepted> {
+        self.add(id, psn, key, address, 0)?;
         let index = self.index(id);
-        if admission == ReadAdmission::Accepted
-            && let Some(read) = self.reads.get_mut(index)
-        {
-            read.atomic = Some(operation);
-            self.atomics += 1;
-        }
-        admission
+        self.reads[index].atomic = Some(operation);
+        self.atomics += 1;
+        Ok(())
     }
 
     /// Whether atomic operations are waiting to be executed.
@@ -139,19 +134,22 @@ impl PeerReads {
     }
 
     /// Adds a read request. The caller has checked the peer's access to the memory.
-    pub(super) fn add(&mut self, id: u32, psn: Psn, key: u32, address: u64, length: u32) -> ReadAdmission {
+    ///
+    /// Errors: [`INVALID_REQUEST`] if the peer has more reads outstanding than agreed, or has used a number twice;
+    /// `Later` if there is no space for the request until responses are acked. The peer will retransmit it.
+    pub(super) fn add(&mut self, id: u32, psn: Psn, key: u32, address: u64, length: u32) -> Result<(), NotAccepted> {
         let index = self.index(id);
         if index >= self.sent + self.max_reads || self.request(id).is_some() {
-            return ReadAdmission::Invalid;
+            return Err(INVALID_REQUEST);
         }
         if index >= 2 * self.max_reads {
-            return ReadAdmission::Deferred;
+            return Err(NotAccepted::Later);
         }
         if self.reads.len() <= index {
             self.reads.resize(index + 1, PeerRead::default());
         }
         self.reads[index] = PeerRead { has_arrived: true, psn, key, address, length, ..PeerRead::default() };
-        ReadAdmission::Accepted
+        Ok(())
     }
 
     /// Returns the next packet of a response, if all packets before the request have arrived, and the memory is not

@@ -11,11 +11,9 @@ use zerocopy::network_endian::U32;
 use zerocopy::{FromBytes, TryFromBytes};
 
 use super::Conn;
-use super::peer_reads::ReadAdmission;
-use super::receives::{IncomingMessage, ReceiveLookup};
-use super::refragmented::PieceCheck;
+use super::receives::IncomingMessage;
 use super::transmit::ControlPacket;
-use super::types::{ConnCallbacks, Operation, PostedData, SendValue, SourceAddress};
+use super::types::{ConnCallbacks, INVALID_REQUEST, NotAccepted, Operation, PostedData, SendValue, SourceAddress};
 use crate::proto::psn::Psn;
 use crate::proto::received::Arrival;
 use crate::proto::wire::{
@@ -42,23 +40,9 @@ impl DeferredMessage {
     }
 }
 
-/// The reason why a packet was not accepted.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum NotAccepted {
-    /// There is no receive or no space. The packet may be accepted when it is retransmitted.
-    Later,
-    /// The packet is invalid, or its payload cannot be copied to local memory. The peer is notified, and the connection
-    /// ends. The receive in this slot, if any, fails with this status.
-    Refused(Refusal, Option<(u32, Status)>),
-    /// The packet is a response that matches no outstanding read or atomic operation. The connection ends.
-    BadResponse,
-}
-
 /// Minimum payload in bytes of an RDMA write packet that gets a prompt ack. For a shorter packet, the ack would cost as
 /// much as the packet.
 const PROMPT_ACK_BYTES: usize = 1024;
-
-const INVALID_REQUEST: NotAccepted = NotAccepted::Refused(Refusal::Invalid, None);
 
 /// Returns whether a message is solicited, and its immediate data or the key to invalidate, if it has one of them.
 fn value_of(data: &Data<'_>) -> SendValue {
@@ -210,11 +194,7 @@ impl<D: PostedData> Conn<D> {
         data: &Data<'_>,
         host: &mut impl ConnCallbacks<D>,
     ) -> Result<Option<usize>, NotAccepted> {
-        match self.pieces.check(psn, data) {
-            PieceCheck::Fits => {}
-            PieceCheck::NoSpace => return Err(NotAccepted::Later),
-            PieceCheck::Contradiction => return Err(INVALID_REQUEST),
-        }
+        self.pieces.check(psn, data)?;
         self.deliver_payload(psn, data, host)?;
         Ok(self.pieces.mark_delivered(psn, data))
     }
@@ -287,11 +267,7 @@ impl<D: PostedData> Conn<D> {
                 if length > 0 && !host.may_touch(key, address, length, false) {
                     return Err(NotAccepted::Refused(Refusal::Access, None));
                 }
-                match self.peer_reads.add(id, psn, key, address, length) {
-                    ReadAdmission::Accepted => Ok(()),
-                    ReadAdmission::Deferred => Err(NotAccepted::Later),
-                    ReadAdmission::Invalid => Err(INVALID_REQUEST),
-                }
+                self.peer_reads.add(id, psn, key, address, length)
             }
             Op::FetchAdd | Op::CompareSwap => self.receive_atomic(psn, data, host),
             Op::ReadResponse | Op::AtomicResponse => self.deliver_response(data, host),
@@ -319,19 +295,11 @@ impl<D: PostedData> Conn<D> {
         if !host.may_execute(key, address) {
             return Err(NotAccepted::Refused(Refusal::Access, None));
         }
-        match self.peer_reads.add_atomic(id.get(), psn, key, address, operation) {
-            ReadAdmission::Accepted => Ok(()),
-            ReadAdmission::Deferred => Err(NotAccepted::Later),
-            ReadAdmission::Invalid => Err(INVALID_REQUEST),
-        }
+        self.peer_reads.add_atomic(id.get(), psn, key, address, operation)
     }
 
     fn deliver_send(&mut self, psn: Psn, data: &Data<'_>, host: &mut impl ConnCallbacks<D>) -> Result<(), NotAccepted> {
-        let slot = match self.receives.find(data.message.id.get(), host) {
-            ReceiveLookup::Slot(slot) => slot,
-            ReceiveLookup::Complete => return Ok(()),
-            ReceiveLookup::None => return Err(NotAccepted::Later),
-        };
+        let Some(slot) = self.receives.find(data.message.id.get(), host)? else { return Ok(()) };
         let length = data.message.length.get();
         let message = IncomingMessage { length, value: value_of(data) };
         let receive = self.receives.get(slot).ok_or(INVALID_REQUEST)?;
@@ -363,23 +331,21 @@ impl<D: PostedData> Conn<D> {
         if is_atomic != (data.op == Op::AtomicResponse) {
             return Err(NotAccepted::BadResponse);
         }
-        if is_atomic {
+        let previous;
+        let bytes = if is_atomic {
             let found: [u8; 8] = data.extension.try_into().map_err(|_| NotAccepted::BadResponse)?;
-            if let Err(status) = host.put_read(&request.driver_data, 0, &u64::from_be_bytes(found).to_ne_bytes()) {
-                self.requests.fail(slot, status);
-                return Ok(());
-            }
-            let is_recorded = self.requests.record_received(slot, 0, ATOMIC_SIZE as u32);
-            return is_recorded.then_some(()).ok_or(NotAccepted::Later);
-        }
-        if request.length != data.message.length.get() {
+            previous = u64::from_be_bytes(found).to_ne_bytes();
+            &previous
+        } else if request.length == data.message.length.get() {
+            data.payload
+        } else {
             return Err(NotAccepted::BadResponse);
-        }
-        if let Err(status) = host.put_read(&request.driver_data, data.offset, data.payload) {
+        };
+        if let Err(status) = host.put_read(&request.driver_data, data.offset, bytes) {
             self.requests.fail(slot, status);
             return Ok(());
         }
-        let is_recorded = self.requests.record_received(slot, data.offset, data.payload.len() as u32);
+        let is_recorded = self.requests.record_received(slot, data.offset, bytes.len() as u32);
         is_recorded.then_some(()).ok_or(NotAccepted::Later)
     }
 

@@ -3,7 +3,7 @@
 //! This module assigns receives to messages, and completes them in message order. With a shared receive queue, it takes
 //! a receive from that queue when a message needs one, also in message order.
 
-use super::types::{ConnCallbacks, PostedData, SendValue};
+use super::types::{ConnCallbacks, NotAccepted, PostedData, SendValue};
 use crate::proto::WINDOW;
 use crate::proto::psn::Psn;
 use crate::proto::queue::OrderedQueue;
@@ -31,15 +31,6 @@ pub(super) struct PostedReceive<R> {
 pub(super) struct IncomingMessage {
     pub(super) length: u32,
     pub(super) value: SendValue,
-}
-
-/// Result of the lookup of a message's receive.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum ReceiveLookup {
-    Slot(u32),
-    /// The receive is already complete: the packet is a spurious retransmission.
-    Complete,
-    None,
 }
 
 pub(super) struct ReceiveQueue<D: PostedData> {
@@ -137,16 +128,17 @@ impl<D: PostedData> ReceiveQueue<D> {
         self.shared || reported.max(0).unsigned_abs() <= available / 2
     }
 
-    /// Finds the receive of a message. Assigns receives to the message and to all messages before it, if necessary.
-    pub(super) fn find(&mut self, number: u32, host: &mut impl ConnCallbacks<D>) -> ReceiveLookup {
+    /// Finds the slot of a message's receive. Assigns receives to the message and to all messages before it, if
+    /// necessary. Returns `Ok(None)` if the receive is already complete: the packet is a spurious retransmission.
+    pub(super) fn find(&mut self, number: u32, host: &mut impl ConnCallbacks<D>) -> Result<Option<u32>, NotAccepted> {
         if (number.wrapping_sub(self.complete) as i32) < 0 {
-            return ReceiveLookup::Complete;
+            return Ok(None);
         }
         let beyond = number.wrapping_sub(self.bound) as i32;
         if beyond >= 0 && !self.bind(beyond.unsigned_abs() + 1, host) {
-            return ReceiveLookup::None;
+            return Err(NotAccepted::Later);
         }
-        self.queue.find(u64::from(number)).map_or(ReceiveLookup::None, ReceiveLookup::Slot)
+        self.queue.find(u64::from(number)).map(Some).ok_or(NotAccepted::Later)
     }
 
     /// Returns the receive for this message, if the message is the next one, all earlier messages are complete, and

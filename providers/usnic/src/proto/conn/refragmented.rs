@@ -8,6 +8,7 @@
 //! [`MAX_INCOMPLETE`] packets may be incomplete. Pieces of further packets are dropped, and the peer retransmits them.
 
 use super::requests::SentPayload;
+use super::types::{INVALID_REQUEST, NotAccepted};
 use crate::proto::psn::Psn;
 use crate::proto::ranges::Ranges;
 use crate::proto::wire::{Data, Extent, Op};
@@ -27,28 +28,21 @@ struct PartialPacket {
     have: Ranges,
 }
 
-/// Result of checking a piece.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum PieceCheck {
-    Fits,
-    /// [`MAX_INCOMPLETE`] other packets are incomplete.
-    NoSpace,
-    /// The piece contradicts an earlier piece of the same packet.
-    Contradiction,
-}
-
 #[derive(Debug, Default)]
 pub(super) struct Refragmented(Vec<PartialPacket>);
 
 impl Refragmented {
     /// Checks whether a piece may be accepted.
-    pub(super) fn check(&self, psn: Psn, data: &Data<'_>) -> PieceCheck {
-        let Some(extent) = data.extent else { return PieceCheck::Fits };
+    ///
+    /// Errors: [`INVALID_REQUEST`] if the piece contradicts an earlier piece of the same packet; `Later` if
+    /// [`MAX_INCOMPLETE`] other packets are incomplete.
+    pub(super) fn check(&self, psn: Psn, data: &Data<'_>) -> Result<(), NotAccepted> {
+        let Some(extent) = data.extent else { return Ok(()) };
         match self.0.iter().find(|it| it.psn == psn) {
-            Some(it) if (it.op, it.id, it.extent) == (data.op, data.message.id.get(), extent) => PieceCheck::Fits,
-            Some(_) => PieceCheck::Contradiction,
-            None if self.0.len() < MAX_INCOMPLETE => PieceCheck::Fits,
-            None => PieceCheck::NoSpace,
+            Some(it) if (it.op, it.id, it.extent) == (data.op, data.message.id.get(), extent) => Ok(()),
+            Some(_) => Err(INVALID_REQUEST),
+            None if self.0.len() < MAX_INCOMPLETE => Ok(()),
+            None => Err(NotAccepted::Later),
         }
     }
 
@@ -148,19 +142,19 @@ mod tests {
         let (mut pieces, bytes) = (Refragmented::default(), [0; 10]);
         pieces.mark_delivered(Psn(7), &piece(1, 0, Some((0, 100)), &bytes));
         let meets = |it: Data<'_>| pieces.check(Psn(7), &it);
-        assert_eq!(meets(piece(1, 50, Some((0, 100)), &bytes)), PieceCheck::Fits);
+        assert_eq!(meets(piece(1, 50, Some((0, 100)), &bytes)), Ok(()));
         assert_eq!(
             meets(piece(2, 50, Some((0, 100)), &bytes)),
-            PieceCheck::Contradiction,
+            Err(INVALID_REQUEST),
             "a piece of another message contradicts"
         );
         assert_eq!(
             meets(piece(1, 50, Some((0, 101)), &bytes)),
-            PieceCheck::Contradiction,
+            Err(INVALID_REQUEST),
             "a piece of a longer packet contradicts"
         );
-        assert_eq!(meets(Data { op: Op::Write, ..piece(1, 50, Some((0, 100)), &bytes) }), PieceCheck::Contradiction);
-        assert_eq!(meets(piece(2, 50, None, &bytes)), PieceCheck::Fits, "a complete packet is checked elsewhere");
+        assert_eq!(meets(Data { op: Op::Write, ..piece(1, 50, Some((0, 100)), &bytes) }), Err(INVALID_REQUEST));
+        assert_eq!(meets(piece(2, 50, None, &bytes)), Ok(()), "a complete packet is checked elsewhere");
     }
 
     #[test]
@@ -168,15 +162,12 @@ mod tests {
         let (mut pieces, bytes) = (Refragmented::default(), [0; 10]);
         let it = |offset| piece(1, offset, Some((0, 20)), &bytes);
         for psn in 0..MAX_INCOMPLETE as u32 {
-            assert_eq!(pieces.check(Psn(psn), &it(0)), PieceCheck::Fits);
+            assert_eq!(pieces.check(Psn(psn), &it(0)), Ok(()));
             assert_eq!(pieces.mark_delivered(Psn(psn), &it(0)), None);
         }
-        assert_eq!(
-            (pieces.check(Psn(99), &it(0)), pieces.check(Psn(0), &it(10))),
-            (PieceCheck::NoSpace, PieceCheck::Fits)
-        );
+        assert_eq!((pieces.check(Psn(99), &it(0)), pieces.check(Psn(0), &it(10))), (Err(NotAccepted::Later), Ok(())));
         assert_eq!(pieces.mark_delivered(Psn(0), &it(10)), Some(20));
-        assert_eq!(pieces.check(Psn(99), &it(0)), PieceCheck::Fits);
+        assert_eq!(pieces.check(Psn(99), &it(0)), Ok(()));
     }
 
     #[test]

@@ -7,7 +7,6 @@ use super::Conn;
 use super::requests::BlockedReason;
 use super::transmit::ControlPacket;
 use super::types::{ConnCallbacks, PostedData};
-use crate::proto::challenge::PeerTimeout;
 use crate::proto::flight::ExpiredTimer;
 use crate::proto::schedule::PendingWork;
 use crate::proto::{Nanos, SECONDS};
@@ -138,7 +137,7 @@ impl<D: PostedData> Conn<D> {
             self.counters.credit_probes += 1;
             self.queue_control(ControlPacket::AckRequest);
         }
-        if self.peer_state.on_time(now) == PeerTimeout::TimedOut {
+        if self.peer_state.on_time(now) {
             self.counters.timeouts += 1;
             self.peer_timed_out(host);
         }

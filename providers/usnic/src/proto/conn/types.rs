@@ -198,6 +198,21 @@ pub(crate) trait CompletionCallbacks<D: PostedData> {
     }
 }
 
+/// The reason why a packet was not accepted.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum NotAccepted {
+    /// There is no receive or no space. The packet may be accepted when it is retransmitted.
+    Later,
+    /// The packet is invalid, or its payload cannot be copied to local memory. The peer is notified, and the connection
+    /// ends. The receive in this slot, if any, fails with this status.
+    Refused(Refusal, Option<(u32, Status)>),
+    /// The packet is a response that matches no outstanding read or atomic operation. The connection ends.
+    BadResponse,
+}
+
+/// A request that violates the protocol or the agreed parameters.
+pub(super) const INVALID_REQUEST: NotAccepted = NotAccepted::Refused(Refusal::Invalid, None);
+
 /// The channel of a packet (US-2).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum PacketChannel {
