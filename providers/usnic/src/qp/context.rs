@@ -157,18 +157,9 @@ impl QpContext {
         PeerIds { pd: self.pd, qp: self.domain.number() }
     }
 
-    /// Decrements the number of receives in use when a receive of the shared queue completes.
-    #[inline]
-    fn return_shared(&self) {
-        if self.pool.is_some() {
-            let shared_in_use = self.shared_in_use.load(Ordering::Relaxed);
-            self.shared_in_use.store(shared_in_use.saturating_sub(1), Ordering::Relaxed);
-        }
-    }
-
-    pub(crate) fn complete_recv(&self, token: Token, status: Status, bytes: u64, solicited: bool) {
+    pub(crate) fn flush_recv(&self, token: Token) {
         if let Some(cq) = &self.recv_cq {
-            cq.push(Completion { token, status, bytes, solicited, ..Completion::default() });
+            cq.push(Completion { token, status: Status::Flushed, ..Completion::default() });
         }
     }
 
@@ -392,16 +383,14 @@ impl CompletionCallbacks<QpContext> for &QpContext {
         }));
     }
 
-    fn recv_done(&mut self, recv: &mut RecvRequest, status: Status, bytes: u64, solicited: bool) {
-        self.return_shared();
-        self.complete_recv(recv.token, status, bytes, solicited);
-    }
-
-    fn recv_done_with(&mut self, recv: &mut RecvRequest, bytes: u64, value: SendValue) {
-        self.return_shared();
+    fn recv_done(&mut self, recv: &mut RecvRequest, status: Status, bytes: u64, value: SendValue) {
+        if self.pool.is_some() {
+            let shared_in_use = self.shared_in_use.load(Ordering::Relaxed);
+            self.shared_in_use.store(shared_in_use.saturating_sub(1), Ordering::Relaxed);
+        }
         if let Some(cq) = &self.recv_cq {
             let SendValue { arrival, value, solicited } = value;
-            cq.push(Completion { token: recv.token, bytes, solicited, arrival, value, ..Completion::default() });
+            cq.push(Completion { token: recv.token, status, bytes, solicited, arrival, value });
         }
     }
 }
@@ -445,5 +434,5 @@ impl CompletionCallbacks<QpContext> for ClosingCallbacks {
 
     fn request_done(&mut self, _: &mut WorkRequest, _: Status, _: u64) {}
 
-    fn recv_done(&mut self, _: &mut RecvRequest, _: Status, _: u64, _: bool) {}
+    fn recv_done(&mut self, _: &mut RecvRequest, _: Status, _: u64, _: SendValue) {}
 }

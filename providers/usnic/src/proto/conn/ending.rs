@@ -10,7 +10,7 @@ use dapl::provider::{ConnectionEvent, Status};
 use super::Conn;
 use super::requests::PayloadOwner;
 use super::transmit::ControlPacket;
-use super::types::{ConnCallbacks, OutgoingPacket, Payload, PostedData, SourceAddress, UnsentPacket};
+use super::types::{ConnCallbacks, OutgoingPacket, Payload, PostedData, SendValue, SourceAddress, UnsentPacket};
 use super::write::outgoing;
 use crate::proto::closing::{CloseTiming, Closing};
 use crate::proto::psn::Psn;
@@ -226,7 +226,7 @@ impl<D: PostedData> Conn<D> {
             && self.receives.is_first(slot)
             && let Some(driver_data) = self.receives.pop()
         {
-            host.recv_done(driver_data, status, 0, false);
+            host.recv_done(driver_data, status, 0, SendValue::default());
         }
         // An invalid access is an error of the peer, so the event at this side is `Disconnected`.
         let event = if why == Refusal::Access { ConnectionEvent::Disconnected } else { ConnectionEvent::Broken };
@@ -370,7 +370,7 @@ impl<D: PostedData> Conn<D> {
             host.request_done(&mut request.driver_data, Status::Flushed, 0);
         }
         while let Some(driver_data) = self.receives.pop() {
-            host.recv_done(driver_data, Status::Flushed, 0, false);
+            host.recv_done(driver_data, Status::Flushed, 0, SendValue::default());
         }
         self.peer_reads.clear();
         self.control_packets.clear();

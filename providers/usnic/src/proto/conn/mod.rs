@@ -212,7 +212,7 @@ impl<D: PostedData> Conn<D> {
         };
         fill(driver_data);
         if status != Status::Success {
-            host.recv_done(driver_data, status, 0, false);
+            host.recv_done(driver_data, status, 0, SendValue::default());
             return false;
         }
         !self.carries_credits() && self.check_credits(host)

@@ -218,15 +218,10 @@ impl<D: PostedData> Conn<D> {
         if arrival == Arrival::Next {
             while let Some((driver_data, message)) = self.receives.take_completed(self.received.next()) {
                 let IncomingMessage { length, value } = message;
-                match value.arrival {
-                    MessageKind::Send => host.recv_done(driver_data, Status::Success, length.into(), value.solicited),
-                    kind => {
-                        if kind == MessageKind::SendInvalidate {
-                            host.invalidate(value.value);
-                        }
-                        host.recv_done_with(driver_data, length.into(), value);
-                    }
+                if value.arrival == MessageKind::SendInvalidate {
+                    host.invalidate(value.value);
                 }
+                host.recv_done(driver_data, Status::Success, length.into(), value);
             }
         }
         self.complete_ended_requests(host);
@@ -365,8 +360,8 @@ impl<D: PostedData> Conn<D> {
             return false; // The general path finds the same error and handles it.
         }
         if let Some(driver_data) = self.receives.complete_waiting() {
-            let (bytes, solicited) = (data.payload.len() as u64, data.op == Op::SendSolicited);
-            host.recv_done(driver_data, Status::Success, bytes, solicited);
+            let value = SendValue { solicited: data.op == Op::SendSolicited, ..SendValue::default() };
+            host.recv_done(driver_data, Status::Success, data.payload.len() as u64, value);
         }
         self.counters.fast += 1;
         self.counters.received += 1;

@@ -107,7 +107,8 @@ pub(crate) enum Operation {
     Bind,
 }
 
-/// The immediate data of a message, or the window key that it invalidates.
+/// The immediate data of a message, or the window key that it invalidates. Of a message with neither, `arrival` is
+/// `Send` and `value` is 0.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct SendValue {
     pub(crate) arrival: ReceivedOp,
@@ -190,12 +191,8 @@ pub(crate) trait CompletionCallbacks<D: PostedData> {
     fn access_refused(&mut self, _request: &D::Request, _work: Operation, _length: u32) {}
     /// Called once for a send that is overdue: it still waits for a receive of the peer. `age` is the time of the wait.
     fn send_overdue(&mut self, _age: Nanos) {}
-    /// Called when a receive is complete, in the order of the messages.
-    fn recv_done(&mut self, recv: &mut D::Recv, status: Status, bytes: u64, solicited: bool);
-    /// Called instead of `recv_done` if a message with immediate data or a key was received successfully.
-    fn recv_done_with(&mut self, recv: &mut D::Recv, bytes: u64, value: SendValue) {
-        self.recv_done(recv, Status::Success, bytes, value.solicited);
-    }
+    /// Called when a receive is complete, in the order of the messages. If it has failed, `value` is the default.
+    fn recv_done(&mut self, recv: &mut D::Recv, status: Status, bytes: u64, value: SendValue);
 }
 
 /// The reason why a packet was not accepted.

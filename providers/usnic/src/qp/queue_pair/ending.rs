@@ -46,7 +46,7 @@ impl QpCore {
 
     pub(super) fn flush_recvs(&self, state: &mut QpState) {
         for recv in state.recvs.drain(..) {
-            self.context.complete_recv(recv.token, Status::Flushed, 0, false);
+            self.context.flush_recv(recv.token);
         }
     }
 

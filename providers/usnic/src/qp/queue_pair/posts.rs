@@ -53,7 +53,7 @@ impl QueuePair for Qp {
                     core.take_event(&mut state);
                 }
             }
-            (None, QpPhase::Ended) => core.context.complete_recv(token, Status::Flushed, 0, false),
+            (None, QpPhase::Ended) => core.context.flush_recv(token),
             (None, _) => {
                 state.recvs.push_back(RecvRequest { segments: Segments::new(segments), token });
                 if state.marks.is_crossed(state.recvs.len() as u32) {

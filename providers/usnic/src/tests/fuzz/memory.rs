@@ -5,7 +5,7 @@
 use dapl::provider::Status;
 use dapl_software::memory::atomic::Atomic;
 
-use crate::proto::conn::{CompletionCallbacks, MemoryCallbacks, PostedData, SharedReceiveCallbacks};
+use crate::proto::conn::{CompletionCallbacks, MemoryCallbacks, PostedData, SendValue, SharedReceiveCallbacks};
 use crate::proto::wire::Refusal;
 
 /// Start address of the registered memory of the peer under test.
@@ -111,7 +111,7 @@ impl CompletionCallbacks<Memory> for Memory {
         self.requests_done += 1;
     }
 
-    fn recv_done(&mut self, _: &mut Buffer, _: Status, _: u64, _: bool) {
+    fn recv_done(&mut self, _: &mut Buffer, _: Status, _: u64, _: SendValue) {
         self.recvs_done += 1;
     }
 }

@@ -32,7 +32,6 @@ pub(crate) struct TestCompletion {
     pub(crate) id: u64,
     pub(crate) status: Status,
     pub(crate) bytes: u64,
-    pub(crate) solicited: bool,
     pub(crate) value: SendValue,
 }
 
@@ -176,22 +175,11 @@ impl CompletionCallbacks<TestHost> for TestHost {
         if let Some(buffer) = self.reads.remove(&request.id) {
             self.completed_buffers.push((buffer, self.memory[buffer.at..][..buffer.length].to_vec()));
         }
-        self.requests.push(TestCompletion {
-            id: request.id,
-            status,
-            bytes,
-            solicited: false,
-            value: SendValue::default(),
-        });
+        self.requests.push(TestCompletion { id: request.id, status, bytes, value: SendValue::default() });
     }
 
-    fn recv_done(&mut self, recv: &mut Buffer, status: Status, bytes: u64, solicited: bool) {
+    fn recv_done(&mut self, recv: &mut Buffer, status: Status, bytes: u64, value: SendValue) {
         self.completed_buffers.push((*recv, self.memory[recv.at..][..recv.length].to_vec()));
-        self.recvs.push(TestCompletion { id: recv.id, status, bytes, solicited, value: SendValue::default() });
-    }
-
-    fn recv_done_with(&mut self, recv: &mut Buffer, bytes: u64, value: SendValue) {
-        self.recv_done(recv, Status::Success, bytes, value.solicited);
-        self.recvs.last_mut().unwrap().value = value;
+        self.recvs.push(TestCompletion { id: recv.id, status, bytes, value });
     }
 }

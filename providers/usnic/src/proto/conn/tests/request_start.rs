@@ -43,7 +43,7 @@ fn fenced_request_waits_for_earlier_reads() {
     pair.post(Endpoint::A, Operation::Send { solicited: true }, 0, 10, true);
     assert_eq!(leaving(&mut pair).len(), 1, "only the read is sent, because the fenced send waits for it");
     pair.until("all", |pair| pair.a.host.requests.len() == 2 && pair.b.host.recvs.len() == 1);
-    assert!(pair.b.host.recvs[0].solicited);
+    assert!(pair.b.host.recvs[0].value.solicited);
     pair.read(Endpoint::A, 1000, 5000, 0);
     pair.write(Endpoint::A, 0, 10, 0);
     assert_eq!(leaving(&mut pair).len(), 2, "without a fence, both requests are sent");

@@ -143,7 +143,7 @@ impl CompletionCallbacks<OracleHost> for OracleHost {
         }
     }
 
-    fn recv_done(&mut self, recv: &mut PostedRecv, status: Status, bytes: u64, solicited: bool) {
+    fn recv_done(&mut self, recv: &mut PostedRecv, status: Status, bytes: u64, value: SendValue) {
         let mut oracle = self.oracle.borrow_mut();
         let side = &mut oracle.sides[self.side];
         side.done_recvs += 1;
@@ -152,21 +152,11 @@ impl CompletionCallbacks<OracleHost> for OracleHost {
         if status == Status::Success {
             assert!(side.failed_recvs.is_empty(), "a receive succeeded after a failed receive");
             assert!(bytes <= buffer.len() as u64);
-            let value = SendValue { solicited, ..SendValue::default() };
             return oracle.check_message(self.side, bytes, value, &buffer);
         }
         side.failed_recvs.push(status);
         if let Some(pool) = &self.pool {
             pool.borrow_mut().put(buffer.len() as u32);
         }
-    }
-
-    fn recv_done_with(&mut self, recv: &mut PostedRecv, bytes: u64, value: SendValue) {
-        let mut oracle = self.oracle.borrow_mut();
-        let side = &mut oracle.sides[self.side];
-        side.done_recvs += 1;
-        assert_eq!(recv.id, side.done_recvs, "receives must complete in order");
-        assert!(side.failed_recvs.is_empty(), "a receive succeeded after a failed receive");
-        oracle.check_message(self.side, bytes, value, &recv.buffer.borrow());
     }
 }
