@@ -12,7 +12,7 @@ use super::{MICROS, Nanos};
 const RDMA_WRITE_DELAY: Nanos = 4 * MICROS;
 
 /// The pending ack of a connection, and its timing.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct AckClock {
     delay: Nanos,
     /// Whether `shorten_delay` was called since the last ack, because a long packet of an RDMA write has arrived.
@@ -28,9 +28,10 @@ pub(crate) struct AckClock {
 }
 
 /// How soon the pending ack must be sent, and whether a data packet may carry it.
-#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+#[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
 enum Urgency {
     /// The ack may wait for its deadline.
+    #[default]
     Waits,
     /// An ack is due immediately, carried by a data packet or in an ack packet.
     Now,
@@ -42,15 +43,7 @@ impl AckClock {
     /// An ack is due after `delay` nanoseconds, or after `every` new packets. Callers pass as `every` the number of
     /// packets in a quarter of the receive window, at most 1024.
     pub(crate) fn new(delay: Nanos, every: u32) -> Self {
-        AckClock {
-            delay,
-            is_prompt: false,
-            every: every.max(1),
-            pending: 0,
-            since: 0,
-            newest: 0,
-            urgency: Urgency::Waits,
-        }
+        AckClock { delay, every: every.max(1), ..AckClock::default() }
     }
 
     /// Records a data packet. A packet outside the window has no effect.

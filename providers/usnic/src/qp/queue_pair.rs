@@ -61,6 +61,7 @@ pub(crate) struct QpCore {
 }
 
 /// State of a queue pair, guarded by its lock.
+#[derive(Default)]
 struct QpState {
     phase: QpPhase,
     transport: Option<Transport>,
@@ -78,9 +79,10 @@ struct QpState {
     past: Option<Box<Counters>>,
 }
 
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 enum QpPhase {
     /// There is no connection. Posted work is queued.
+    #[default]
     Unconnected,
     /// An attempt with this connection number is in progress. Posted work is queued.
     Connecting(u32),
@@ -113,16 +115,7 @@ impl Qp {
                 context.recv_pd = srq.0.pd;
                 context.pool = Some(QpSrq { srq: srq.0.clone(), token, waiter: me.clone() });
             }
-            let state = QpState {
-                phase: QpPhase::Unconnected,
-                transport: None,
-                recvs: VecDeque::new(),
-                requests: VecDeque::new(),
-                drains: false,
-                marks: HighWatermark::default(),
-                quick_recvs: config.max_recvs,
-                past: None,
-            };
+            let state = QpState { quick_recvs: config.max_recvs, ..QpState::default() };
             QpCore {
                 device: ia.adapter.device.clone(),
                 progress: ia.adapter.progress.clone(),

@@ -19,7 +19,7 @@ const PACING_GAIN: f64 = 1.25;
 const SLOW_START_PACING_GAIN: f64 = 2.0;
 
 /// The variables of CUBIC. Windows are in bytes, times in seconds.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 struct CubicWindow {
     cwnd: f64,
     ssthresh: f64,
@@ -35,7 +35,7 @@ struct CubicWindow {
     epoch_start: Option<Nanos>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Cubic {
     packet: f64,
     window: CubicWindow,
@@ -53,25 +53,9 @@ pub(crate) struct Cubic {
 impl Cubic {
     pub(crate) fn new(packet: u64) -> Self {
         let packet = packet.max(1) as f64;
-        let window = CubicWindow {
-            cwnd: packet * INITIAL_PACKETS as f64,
-            ssthresh: f64::INFINITY,
-            w_max: 0.0,
-            cwnd_prior: 0.0,
-            w_est: 0.0,
-            k: 0.0,
-            epoch_start: None,
-        };
-        Cubic {
-            packet,
-            window,
-            undo: window,
-            hystart: HyStart::default(),
-            recovery: Recovery::default(),
-            round: Round::default(),
-            srtt: 0,
-            unused_since: None,
-        }
+        let window =
+            CubicWindow { cwnd: packet * INITIAL_PACKETS as f64, ssthresh: f64::INFINITY, ..CubicWindow::default() };
+        Cubic { packet, window, undo: window, ..Cubic::default() }
     }
 
     fn minimum(&self) -> f64 {

@@ -16,7 +16,7 @@ use crate::proto::Nanos;
 /// Divisor of the window after a loss (RFC 9002, B.1, kLossReductionFactor).
 const REDUCTION: u64 = 2;
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Local {
     packet: u64,
     cwnd: u64,
@@ -31,14 +31,8 @@ impl Local {
     /// becomes the initial window.
     pub(crate) fn new(packet: u64, credit: u64) -> Self {
         let packet = packet.max(1);
-        Local {
-            packet,
-            cwnd: credit.max(MINIMUM_PACKETS * packet),
-            ssthresh: u64::MAX,
-            recovery: Recovery::default(),
-            round: Round::default(),
-            srtt: 0,
-        }
+        let cwnd = credit.max(MINIMUM_PACKETS * packet);
+        Local { packet, cwnd, ssthresh: u64::MAX, ..Local::default() }
     }
 
     fn minimum(&self) -> u64 {

@@ -26,7 +26,7 @@ const MIN_REORDERING_WINDOW: Nanos = 50 * MICROS;
 const SHRINK_AFTER_LOSSES: u32 = 64;
 
 /// Loss detection thresholds of a connection, and the order of its transmissions.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Reorder {
     packet_threshold: u32,
     time_threshold: u64,
@@ -46,16 +46,7 @@ pub(super) struct Reorder {
 
 impl Reorder {
     pub(super) fn new() -> Self {
-        Reorder {
-            packet_threshold: PACKET_THRESHOLD,
-            time_threshold: TIME_THRESHOLD_EIGHTHS,
-            grown: None,
-            needed: 0,
-            transmissions: 0,
-            newest_acked: 0,
-            void: 0,
-            void_until: 0,
-        }
+        Reorder { packet_threshold: PACKET_THRESHOLD, time_threshold: TIME_THRESHOLD_EIGHTHS, ..Reorder::default() }
     }
 
     /// Counts a transmission, and returns its order.

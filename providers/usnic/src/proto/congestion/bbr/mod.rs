@@ -36,8 +36,9 @@ const STARTUP_FULL_LOSS_COUNT: u32 = 6;
 const DRAIN_ROUNDS: u64 = 3;
 
 /// State of the state machine: BBR.state (5.1.1).
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) enum BbrState {
+    #[default]
     Startup,
     Drain,
     ProbeBwDown,
@@ -92,7 +93,7 @@ struct Sample {
     is_app_limited: bool,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Bbr {
     packet: u64,
     random: u64,
@@ -131,26 +132,10 @@ impl Bbr {
         Bbr {
             packet,
             random: seed,
-            state: BbrState::Startup,
-            round: Round::default(),
-            recovery: Recovery::default(),
-            idle_restart: false,
-            drain_start_round: 0,
-            delivered: 0,
             cwnd,
-            prior_cwnd: 0,
             pacing_rate: control::initial_pacing_rate(cwnd, 0),
-            has_seen_rtt: false,
-            max_bw: MaxBw::default(),
-            bw: 0,
-            short_term: ShortTerm::default(),
             inflight_longterm: INFINITY,
-            extra_acked: model::ExtraAcked::default(),
-            full_pipe: FullPipe::default(),
-            signals: Signals::default(),
-            undo: Undo::default(),
-            min_rtt: MinRtt::default(),
-            cycle: Cycle::default(),
+            ..Bbr::default()
         }
     }
 
