@@ -125,7 +125,7 @@ impl Provider for Usnic {
     fn open(spec: &IaSpec<'_>, sink: Arc<dyn CmSink<Self>>) -> Result<Self> {
         let adapter = Adapter::open(spec, sink)?;
         let limits = limits::limits();
-        let regions = Arc::new(Regions::new(random(spec.name)?));
+        let regions = Arc::new(Regions::new(cm::random_seed()));
         let names = SharedNames::new(adapter.device.settings.base_dir());
         let (counters, windows) = (Arc::default(), Arc::default());
         qp::exit_handler::register(&counters);
@@ -238,14 +238,4 @@ impl Drop for Usnic {
     fn drop(&mut self) {
         self.close();
     }
-}
-
-/// Returns 64 random bits from the kernel, which make memory keys unpredictable.
-fn random(name: &str) -> Result<u64> {
-    let mut bytes = [0u8; 8];
-    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()).map_err(|e| {
-        log::error!("{name}: cannot read random numbers from the system (getrandom): {e}; the IA cannot be opened");
-        Error::Internal
-    })?;
-    Ok(u64::from_ne_bytes(bytes))
 }

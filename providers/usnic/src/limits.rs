@@ -7,10 +7,8 @@ use crate::Usnic;
 use crate::counters::{self, CounterValues};
 use crate::device::{CONNECTIONS, Device};
 use crate::memory::regions::SLOTS;
-use crate::proto::congestion::Algorithm;
 use crate::proto::conn::ConnConfig;
 use crate::proto::wire::{DataFields, Message, PacketHeader};
-use crate::settings;
 
 pub(crate) fn limits() -> Limits {
     let limits = dapl_software::limits::limits(CONNECTIONS as u32 - 1, SLOTS as u32 - 1);
@@ -29,10 +27,7 @@ pub(crate) fn config(device: &Device, spec: &QpSpec<Usnic>) -> ConnConfig {
         give_up: settings.give_up,
         rnr_limit: settings.rnr_limit,
         keepalive: settings.keepalive,
-        congestion: match settings.congestion {
-            settings::CongestionChoice::Bbr => Algorithm::Bbr,
-            settings::CongestionChoice::Cubic => Algorithm::Cubic,
-        },
+        congestion: settings.congestion,
         ..ConnConfig::default()
     }
 }

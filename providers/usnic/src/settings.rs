@@ -9,6 +9,7 @@ use std::ops::RangeInclusive;
 use dapl_software::base_dir::{BaseDir, BaseDirKind};
 use dapl_software::settings::{SettingValues, USNIC, read};
 
+use crate::proto::congestion::Algorithm;
 use crate::proto::{MILLIS, Nanos};
 
 /// The base directory contains the listeners of this user's processes and the names of shared memory.
@@ -16,12 +17,6 @@ const BASE_DIR: BaseDirKind = BaseDirKind { provider: "usnic", variable: "DAPL_D
 
 /// The value of `rnr_retry` that means an unlimited number of retries, as in ibv_modify_qp(3).
 const RETRY_FOREVER: u32 = 7;
-
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum CongestionChoice {
-    Bbr,
-    Cubic,
-}
 
 #[derive(Clone, Debug)]
 pub(crate) struct UsnicSettings {
@@ -38,7 +33,7 @@ pub(crate) struct UsnicSettings {
     pub(crate) give_up: Nanos,
     /// Maximum number of RNR retries. `None` means no limit.
     pub(crate) rnr_limit: Option<u32>,
-    pub(crate) congestion: CongestionChoice,
+    pub(crate) congestion: Algorithm,
     pub(crate) keepalive: Nanos,
     /// Time in nanoseconds for which a request is repeated if the peer has no listener.
     pub(crate) listener_wait: Nanos,
@@ -70,11 +65,7 @@ impl UsnicSettings {
             mtu_ceiling: given.number("mtu") as usize,
             give_up: given.number("give_up_ms") * MILLIS,
             rnr_limit: Some(small("rnr_retry")).filter(|limit| *limit != RETRY_FOREVER),
-            congestion: if given.word("congestion") == "cubic" {
-                CongestionChoice::Cubic
-            } else {
-                CongestionChoice::Bbr
-            },
+            congestion: if given.word("congestion") == "cubic" { Algorithm::Cubic } else { Algorithm::Bbr },
             keepalive: given.number("keepalive_ms") * MILLIS,
             listener_wait: given.number("listener_wait_ms") * MILLIS,
             key_file: text("key"),
@@ -114,7 +105,7 @@ mod tests {
         let settings = with("");
         assert_eq!((settings.address, settings.port, settings.data_ports), (None, 17_471, None));
         assert_eq!((settings.give_up, settings.keepalive), (10 * SECONDS, 15 * SECONDS));
-        assert_eq!((settings.rnr_limit, settings.congestion), (None, CongestionChoice::Bbr));
+        assert_eq!((settings.rnr_limit, settings.congestion), (None, Algorithm::Bbr));
     }
 
     #[test]
@@ -128,7 +119,7 @@ mod tests {
         assert_eq!((read("").dir.as_deref(), read("").port), (Some("/env"), 99));
         let both = read("fe80::1%eth0 port=100 mtu=1400 congestion=cubic rnr_retry=6");
         assert_eq!((both.address.as_deref(), both.port, both.mtu_ceiling), (Some("fe80::1%eth0"), 100, 1400));
-        assert_eq!((both.congestion, both.rnr_limit), (CongestionChoice::Cubic, Some(6)));
+        assert_eq!((both.congestion, both.rnr_limit), (Algorithm::Cubic, Some(6)));
     }
 
     #[test]

@@ -26,6 +26,7 @@ use rustix::event::epoll;
 pub(crate) use self::action::QpCaps;
 pub use self::listen::Listener;
 pub use self::request::ConnectionRequest;
+pub(crate) use self::secrets::random_seed;
 
 use self::accept::PassiveSide;
 use self::action::{CmAction, EstablishedConnection, offer, send};

@@ -32,6 +32,11 @@ impl Random for OsRandom {
     }
 }
 
+/// Returns 64 random bits, which make memory keys unpredictable. [`check_random`] has succeeded before.
+pub(crate) fn random_seed() -> u64 {
+    OsRandom.token()
+}
+
 /// Checks that getrandom(2) works. Error: `Internal`, which this function logs.
 pub(super) fn check_random(name: &str) -> Result<()> {
     let mut some = [0u8; 8];
