@@ -61,11 +61,11 @@ impl EngineProgress {
         EngineProgress { device, pass: Mutex::new(pass), is_placing: AtomicBool::new(false) }
     }
 
-    /// Runs a pass for a polling consumer, unless another thread runs one. Returns true if there was progress.
+    /// Runs a pass for a polling consumer, unless another thread runs one.
     ///
     /// If `counts` is true, records that the calling thread polls. The engine may then go to standby, and not watch the
     /// data socket until this thread sleeps or stops polling.
-    pub(crate) fn poll(&self, counts: bool) -> bool {
+    pub(crate) fn poll(&self, counts: bool) {
         let now = now();
         if counts {
             self.device.polling.record_poll(now);
@@ -76,9 +76,9 @@ impl EngineProgress {
             if self.is_placing.load(Ordering::SeqCst) {
                 drop(self.pass.lock());
             }
-            return false;
+            return;
         };
-        pass.run(self, now)
+        pass.run(self, now);
     }
 
     /// Runs a pass for the engine. Returns true if there was progress, so that more work may be ready.

@@ -99,7 +99,7 @@ impl ConnectionHandler for ClosingConnection {
     }
 
     fn transmit(&self, now: Nanos, number: u32) -> PendingWork {
-        self.with(now, number, |transport| _ = transport.transmit(now, &mut ClosingCallbacks, &self.context))
+        self.with(now, number, |transport| transport.transmit(now, &mut ClosingCallbacks, &self.context))
     }
 
     fn on_time(&self, now: Nanos, number: u32) -> PendingWork {

@@ -176,28 +176,16 @@ impl Transport {
         }
     }
 
-    /// Sends one batch. Returns false if there was no packet to send, or an earlier batch waits because the socket is
-    /// full.
-    pub(crate) fn transmit(
-        &mut self,
-        now: Nanos,
-        host: &mut impl ConnCallbacks<QpContext>,
-        context: &QpContext,
-    ) -> bool {
-        self.send_until(now, host, context, |_| false)
+    /// Sends one batch, unless an earlier batch waits because the socket is full.
+    pub(crate) fn transmit(&mut self, now: Nanos, host: &mut impl ConnCallbacks<QpContext>, context: &QpContext) {
+        self.send_until(now, host, context, |_| false);
     }
 
-    /// Sends one batch, which ends when no request waits to be sent. Then does the work that reception has deferred.
-    /// Returns false if there was no packet to send, or an earlier batch waits because the socket is full.
-    pub(crate) fn send_now(
-        &mut self,
-        now: Nanos,
-        host: &mut impl ConnCallbacks<QpContext>,
-        context: &QpContext,
-    ) -> bool {
-        let sent = self.send_until(now, host, context, |conn| !conn.has_requests());
+    /// Sends one batch, which ends when no request waits to be sent, unless an earlier batch waits because the socket
+    /// is full. Then does the work that reception has deferred.
+    pub(crate) fn send_now(&mut self, now: Nanos, host: &mut impl ConnCallbacks<QpContext>, context: &QpContext) {
+        self.send_until(now, host, context, |conn| !conn.has_requests());
         self.conn.process_deferred_receptions(host); // Deferred until here, so that the packet is sent earlier.
-        sent
     }
 
     /// Posts a send without flags, or with only SUPPRESS, and sends it as a short packet. Returns `None`, without
@@ -263,11 +251,11 @@ impl Transport {
         host: &mut impl ConnCallbacks<QpContext>,
         context: &QpContext,
         is_enough: impl Fn(&ProtoConn) -> bool,
-    ) -> bool {
+    ) {
         if let Some((mut batch, to, again)) = self.blocked.take() {
             if now < again {
                 self.blocked = Some((batch, to, again));
-                return false;
+                return;
             }
             // The batch contains copies of the payload, so no request can fail here. Missing acks reveal lost packets.
             let SendOutcome { is_blocked, overflows, .. } = batch.send(&self.socket, &SockAddr::of(to));
@@ -276,17 +264,15 @@ impl Transport {
             }
             if is_blocked {
                 self.blocked = Some((batch, to, now + RETRY_FULL));
-                return false;
+                return;
             }
         }
         SCRATCH.with_borrow_mut(|scratch| {
             let to = self.fill(scratch, now, host, context, is_enough);
-            let has_some = !scratch.batch.is_empty();
-            if has_some {
+            if !scratch.batch.is_empty() {
                 self.send(scratch, to, now, host);
             }
             scratch.guards.release(&context.regions);
-            has_some
         })
     }
 

@@ -53,27 +53,20 @@ impl ConnectionHandler for QpCore {
     }
 
     fn receive(&self, now: Nanos, number: u32, from: SocketAddr, packets: PacketRun<'_>) -> PendingWork {
-        let mut state = self.state.lock();
-        let Some(transport) = state.transport(number) else { return PendingWork::default() };
-        let unmatched = transport.receive(now, from, packets, &mut &self.context);
-        if unmatched > 0 {
-            self.device.count_unmatched(unmatched);
-        }
-        self.update(&mut state, now)
+        self.with(now, number, |transport| {
+            let unmatched = transport.receive(now, from, packets, &mut &self.context);
+            if unmatched > 0 {
+                self.device.count_unmatched(unmatched);
+            }
+        })
     }
 
     fn transmit(&self, now: Nanos, number: u32) -> PendingWork {
-        let mut state = self.state.lock();
-        let Some(transport) = state.transport(number) else { return PendingWork::default() };
-        transport.transmit(now, &mut &self.context, &self.context);
-        self.update(&mut state, now)
+        self.with(now, number, |transport| transport.transmit(now, &mut &self.context, &self.context))
     }
 
     fn on_time(&self, now: Nanos, number: u32) -> PendingWork {
-        let mut state = self.state.lock();
-        let Some(transport) = state.transport(number) else { return PendingWork::default() };
-        transport.conn.on_time(now, &mut &self.context);
-        self.update(&mut state, now)
+        self.with(now, number, |transport| transport.conn.on_time(now, &mut &self.context))
     }
 
     fn sends_to(&self, peer: SocketAddr) -> bool {
@@ -81,10 +74,7 @@ impl ConnectionHandler for QpCore {
     }
 
     fn on_delivery_error(&self, now: Nanos, number: u32, error: &DeliveryError) -> PendingWork {
-        let mut state = self.state.lock();
-        let Some(transport) = state.transport(number) else { return PendingWork::default() };
-        transport.on_delivery_error(now, error);
-        self.update(&mut state, now)
+        self.with(now, number, |transport| transport.on_delivery_error(now, error))
     }
 
     fn end(&self, number: u32) -> bool {
@@ -98,6 +88,15 @@ impl ConnectionHandler for QpCore {
 }
 
 impl QpCore {
+    /// Calls `work` with the transport if it has this connection number. Returns the pending work.
+    #[inline(always)]
+    fn with(&self, now: Nanos, number: u32, work: impl FnOnce(&mut Transport)) -> PendingWork {
+        let mut state = self.state.lock();
+        let Some(transport) = state.transport(number) else { return PendingWork::default() };
+        work(transport);
+        self.update(&mut state, now)
+    }
+
     /// Returns the counters of the current connection.
     pub(crate) fn counters(&self) -> Option<Counters> {
         self.state.lock().transport.as_ref().map(|transport| transport.conn.counters())
