@@ -152,14 +152,6 @@ impl Regions {
         self.entry(key).filter(|entry| key != 0 && entry.key.load(Ordering::Acquire) == key).map(RegionEntry::values)
     }
 
-    /// Returns the range of a key, with the checker of mappings. The caller holds a reference on the entry, or is in an
-    /// announced post, for which deregistration waits.
-    pub(crate) fn registration(&self, key: u32) -> RegisteredRange<'_> {
-        let field = |field: &AtomicU64| field.load(Ordering::Relaxed);
-        let region = self.entry(key).map(|entry| Region { address: field(&entry.base), length: field(&entry.length) });
-        RegisteredRange { region: region.unwrap_or_default(), checker: &self.checker }
-    }
-
     /// Checks an access, and takes a reference on the entry for a copy.
     pub(crate) fn acquire(
         &self,
@@ -257,12 +249,8 @@ impl LocalMemory for Regions {
         segment: &Segment,
         write: bool,
     ) -> std::result::Result<RegistrationGuard<'_>, Status> {
-        self.acquire(
-            segment.key,
-            pd,
-            Region { address: segment.address, length: segment.length },
-            AccessRight::local(write),
-        )
+        let region = Region { address: segment.address, length: segment.length };
+        self.acquire(segment.key, pd, region, AccessRight::local(write))
     }
 
     #[inline(always)]
@@ -271,8 +259,11 @@ impl LocalMemory for Regions {
         self.allows(segment.key, pd, region, AccessRight::local(write))
     }
 
+    /// Returns the range of a key, with the checker of mappings. The caller holds a reference on the entry, or is in an
+    /// announced post, for which deregistration waits.
     fn registration(&self, key: u32) -> RegisteredRange<'_> {
-        Regions::registration(self, key)
+        let region = self.entry(key).map(|entry| entry.values().region);
+        RegisteredRange { region: region.unwrap_or_default(), checker: &self.checker }
     }
 }
 
@@ -284,20 +275,14 @@ pub(crate) struct RegistrationGuards {
 }
 
 impl RegistrationGuards {
-    /// Checks an access to memory that the kernel will read, and takes a reference.
-    pub(crate) fn acquire(
-        &mut self,
-        regions: &Regions,
-        pd: u32,
-        segment: &Segment,
-        right: AccessRight,
-    ) -> std::result::Result<(), Status> {
-        let region = Region { address: segment.address, length: segment.length };
+    /// Checks an access to local memory that the kernel will read, and takes a reference.
+    pub(crate) fn acquire(&mut self, regions: &Regions, pd: u32, segment: &Segment) -> std::result::Result<(), Status> {
         if self.keys.last() == Some(&segment.key) {
             // This object already holds a reference on the registration.
-            return if regions.allows(segment.key, pd, region, right) { Ok(()) } else { Err(right.refusal()) };
+            let is_allowed = regions.allows_segment(pd, segment, false);
+            return if is_allowed { Ok(()) } else { Err(AccessRight::LocalRead.refusal()) };
         }
-        regions.acquire(segment.key, pd, region, right)?.suspend();
+        regions.acquire_segment(pd, segment, false)?.suspend();
         self.keys.push(segment.key);
         Ok(())
     }
@@ -387,8 +372,8 @@ mod tests {
             let segment = Segment { key, pad: 0, address: base(), length: 8 };
             let guard = (!by_kernel).then(|| regions.acquire_segment(1, &segment, true).unwrap());
             if by_kernel {
-                guards.acquire(&regions, 1, &segment, AccessRight::LocalRead).unwrap();
-                guards.acquire(&regions, 1, &segment, AccessRight::LocalRead).unwrap();
+                guards.acquire(&regions, 1, &segment).unwrap();
+                guards.acquire(&regions, 1, &segment).unwrap();
             }
             std::thread::scope(|scope| {
                 let remover = scope.spawn(|| regions.remove(key));
@@ -397,7 +382,7 @@ mod tests {
                 }
                 assert!(!remover.is_finished());
                 assert!(
-                    guards.acquire(&regions, 1, &segment, AccessRight::LocalRead).is_err(),
+                    guards.acquire(&regions, 1, &segment).is_err(),
                     "a revoked key is rejected, even while its memory is referenced"
                 );
                 drop(guard);

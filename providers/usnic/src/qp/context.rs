@@ -163,6 +163,15 @@ impl QpContext {
         }
     }
 
+    /// Whether the peer has this access. If not, makes the engine log it.
+    fn allows_peer(&self, key: u32, range: Region, right: AccessRight) -> bool {
+        let is_allowed = self.regions.address_for_peer(key, self.peer_ids(), range, right).is_some();
+        if !is_allowed {
+            self.report_refused(key, range, right);
+        }
+        is_allowed
+    }
+
     /// Makes the engine log a memory access of the peer that failed a check.
     #[cold]
     fn report_refused(&self, key: u32, range: Region, right: AccessRight) {
@@ -189,12 +198,7 @@ impl QpContext {
     /// The access to a segment is checked again when its memory is read or written. Without this check at the post, an
     /// invalid request would fail only after the peer has granted a credit, or never.
     pub(crate) fn is_registered(&self, segments: &[Segment], write: bool) -> bool {
-        let right = AccessRight::local(write);
-        let is_open = |part: &Segment| {
-            let region = Region { address: part.address, length: part.length };
-            part.length == 0 || self.regions.allows(part.key, self.pd, region, right)
-        };
-        segments.iter().all(is_open)
+        segments.iter().all(|part| part.length == 0 || self.regions.allows_segment(self.pd, part, write))
     }
 
     /// Appends `length` bytes of a request's memory to `out`, starting at `offset`.
@@ -267,13 +271,7 @@ impl PostedData for QpContext {
 
 impl MemoryCallbacks<QpContext> for &QpContext {
     fn may_touch(&mut self, key: u32, address: u64, length: u32, write: bool) -> bool {
-        let range = Region { address, length: length.into() };
-        let right = AccessRight::remote(write);
-        let is_allowed = self.regions.address_for_peer(key, self.peer_ids(), range, right).is_some();
-        if !is_allowed {
-            self.report_refused(key, range, right);
-        }
-        is_allowed
+        self.allows_peer(key, Region { address, length: length.into() }, AccessRight::remote(write))
     }
 
     fn put_remote(&mut self, key: u32, address: u64, bytes: &[u8]) -> Result<(), Refusal> {
@@ -307,13 +305,7 @@ impl MemoryCallbacks<QpContext> for &QpContext {
     }
 
     fn may_execute(&mut self, key: u32, address: u64) -> bool {
-        let region = Region { address, length: ATOMIC_SIZE };
-        let right = AccessRight::RemoteAtomic;
-        let is_allowed = self.regions.address_for_peer(key, self.peer_ids(), region, right).is_some();
-        if !is_allowed {
-            self.report_refused(key, region, right);
-        }
-        is_allowed
+        self.allows_peer(key, Region { address, length: ATOMIC_SIZE }, AccessRight::RemoteAtomic)
     }
 
     fn execute(&mut self, key: u32, address: u64, operation: Atomic) -> Option<u64> {

@@ -11,7 +11,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use dapl::provider::{ConnId, Segment, Status, Token, Work};
-use dapl_software::memory::rights::AccessRight;
 
 use crate::memory::regions::RegistrationGuards;
 use crate::net::errors::{DeliveryError, DeliveryErrorKind};
@@ -316,28 +315,26 @@ impl Transport {
             return self.append_sealed(scratch.batch.header_buffer(), outgoing, context);
         }
         let SendScratch { batch, guards, .. } = scratch;
-        let mut add = |segment: &Segment, right: AccessRight| {
-            let address = match right {
-                AccessRight::RemoteRead => guards.acquire_for_peer(&context.regions, context.peer_ids(), segment)?,
-                _ => {
-                    guards.acquire(&context.regions, context.pd, segment, right)?;
-                    segment.address
-                }
-            };
-            // SAFETY: the memory is registered, and `guards` holds a reference on its registration until the batch is
-            // sent. The kernel returns an error for unmapped memory.
-            unsafe { batch.memory(address as *const u8, segment.length as usize) };
-            Ok(())
+        // SAFETY: both callers below have added a reference on the registration of the memory to `guards`, which holds
+        // it until the batch is sent. The kernel returns an error for unmapped memory.
+        let add = |batch: &mut SendBatch, address: u64, length: u64| unsafe {
+            batch.memory(address as *const u8, length as usize)
         };
         match outgoing.payload {
             Payload::None => Ok(()),
             Payload::Request { slot, offset, length } => {
                 let Some(request) = self.conn.request(slot) else { return Err(Status::LocalEp) };
-                let mut parts = request.segments.slice(offset.into(), length.into());
-                parts.try_for_each(|segment| add(&segment, AccessRight::LocalRead))
+                request.segments.slice(offset.into(), length.into()).try_for_each(|segment| {
+                    guards.acquire(&context.regions, context.pd, &segment)?;
+                    add(batch, segment.address, segment.length);
+                    Ok(())
+                })
             }
             Payload::Remote { key, address, length, .. } => {
-                add(&Segment { key, pad: 0, address, length: length.into() }, AccessRight::RemoteRead)
+                let segment = Segment { key, pad: 0, address, length: length.into() };
+                let address = guards.acquire_for_peer(&context.regions, context.peer_ids(), &segment)?;
+                add(batch, address, segment.length);
+                Ok(())
             }
             Payload::Padding(length) => {
                 batch.padding(length as usize);
