@@ -158,7 +158,6 @@ impl Acceptor {
                 self.begin(attempt, packet.len(), random, out)
             }
             Err(reason) => {
-                self.counts.refused += 1;
                 packets::put_reject(&setup.guard, to, reason, &[], random, out);
                 PacketResult::Reply
             }
@@ -214,7 +213,6 @@ impl Acceptor {
         random: &mut dyn Random,
         out: &mut Vec<u8>,
     ) -> PacketResult {
-        self.counts.repeated += 1;
         let Some(attempt) = self.attempts.get_mut(&id) else { return PacketResult::Nothing };
         attempt.received = attempt.received.saturating_add(length as u64);
         if is_verified && !attempt.is_verified {
@@ -224,7 +222,7 @@ impl Acceptor {
             }
         }
         if !matches!(attempt.phase, AcceptPhase::Pending) {
-            let was_sent = attempt.append_reply(&mut self.counts, out);
+            let was_sent = attempt.append_reply(out);
             // Further duplicates may arrive, so the entry stays for another `linger`.
             if let AcceptPhase::Ended { until, .. } = &mut attempt.phase {
                 *until = now.saturating_add(self.setup.config.linger);
@@ -355,7 +353,7 @@ impl Acceptor {
                 AcceptPhase::Accepted { wait, until, .. } if now < *until => {
                     let next = now.saturating_add(*wait).min(*until);
                     *wait = (*wait * 2).min(self.setup.config.last_repeat);
-                    let was_sent = attempt.append_reply(&mut self.counts, out);
+                    let was_sent = attempt.append_reply(out);
                     self.set_due(id, next);
                     if was_sent {
                         return Some(ExpiredAttempt::Send(from));
@@ -382,7 +380,7 @@ impl Acceptor {
         let attempt = self.attempts.get_mut(&id)?;
         let AcceptPhase::Ended { was_sent: false, until, .. } = attempt.phase else { return None };
         let to = attempt.key.from;
-        let was_sent = attempt.append_reply(&mut self.counts, out);
+        let was_sent = attempt.append_reply(out);
         self.set_due(id, until);
         was_sent.then_some(to)
     }

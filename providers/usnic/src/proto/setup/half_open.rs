@@ -17,15 +17,11 @@ pub(super) struct AttemptCount {
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct HalfOpenCounts {
     pub(crate) requests: u64,
-    pub(crate) repeated: u64,
     /// Requests and withdrawals that are damaged, or come from a host whose setting `key` differs.
     pub(crate) unreadable: u64,
     pub(crate) cookies: u64,
-    pub(crate) refused: u64,
     /// Requests that got a cookie because the limit of attempts was reached.
     pub(crate) limit_reached: u64,
-    /// Replies that were not sent because of the amplification limit.
-    pub(crate) amplification_suppressed: u64,
 }
 
 /// Numbers of half-open attempts, in total and by prefix.

@@ -4,7 +4,6 @@
 use std::net::SocketAddr;
 
 use crate::proto::Nanos;
-use crate::proto::setup::half_open::HalfOpenCounts;
 use crate::proto::setup::packets::{self, ReplyTarget};
 use crate::proto::setup::{Offer, Random, Setup};
 
@@ -86,7 +85,7 @@ impl PassiveAttempt {
 
     /// Appends the accept or reject packet. Returns false if there is none, or if the packet would exceed the
     /// amplification limit of an unverified source.
-    pub(super) fn append_reply(&mut self, counts: &mut HalfOpenCounts, out: &mut Vec<u8>) -> bool {
+    pub(super) fn append_reply(&mut self, out: &mut Vec<u8>) -> bool {
         let packet = match &mut self.phase {
             AcceptPhase::Accepted { packet, closed_counts, .. } => {
                 *closed_counts = true;
@@ -101,7 +100,6 @@ impl PassiveAttempt {
         let length = packet.len() as u64;
         let may = self.is_verified || self.sent + length <= self.received.saturating_mul(AMPLIFICATION_FACTOR);
         if length == 0 || !may {
-            counts.amplification_suppressed += u64::from(!may);
             return false;
         }
         self.sent += length;
