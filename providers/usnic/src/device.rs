@@ -167,7 +167,7 @@ impl Device {
         self.has_cm_packets.store(true, Ordering::Release);
         drop(cm_packets);
         if was_empty {
-            self.jobs.push(Job::Cm);
+            self.jobs.push(Job::Wake);
         }
     }
 
@@ -203,11 +203,6 @@ impl Device {
     /// Returns the number of standby sleeps that delayed received packets, because the consumer had stopped polling.
     pub(crate) fn late_after_polling(&self) -> u64 {
         self.late.load(Ordering::Relaxed)
-    }
-
-    /// Returns the number of datagrams that the kernel dropped because the data socket's receive buffer was full.
-    pub(crate) fn drops(&self) -> u64 {
-        self.socket.drops()
     }
 
     /// Replaces the handler of an ended connection. The new handler, a closing connection, replies to late packets.

@@ -57,7 +57,7 @@ fn payload(datagram: usize) -> usize {
 pub(crate) fn counts(device: &Device, unreadable: u64, sums: CounterValues) -> Vec<NamedCount> {
     let count = |name, value| NamedCount { name, unit: "", value, is_level: false };
     let lost = [
-        count("dropped by the socket", device.drops()),
+        count("dropped by the socket", device.socket.drops()),
         count("unmatched packets", device.unmatched()),
         count("late after polling", device.late_after_polling()),
         count("unreadable requests", unreadable),

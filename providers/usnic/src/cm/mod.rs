@@ -99,7 +99,7 @@ impl Cm {
 
     /// Wakes the engine, which then calls [`Self::process`].
     fn wake(&self) {
-        self.device.jobs.push(Job::Cm);
+        self.device.jobs.push(Job::Wake);
     }
 
     /// Starts a connection attempt, and returns its connection number. Calls `connecting` of the handler. The engine

@@ -27,10 +27,8 @@ pub(crate) enum Job {
     Refused(RefusedAccess),
     /// Logs a send that waits for the peer to post a receive.
     Overdue(OverdueSend),
-    /// Wakes the engine, because the connection manager has packets to handle or an earlier deadline.
-    Cm,
-    /// Wakes the engine, because a connection has pending work or an earlier deadline, or because no thread polls any
-    /// more.
+    /// Wakes the engine, because the connection manager or a connection has work to do or an earlier deadline, or
+    /// because no thread polls any more.
     Wake,
     /// Ends the engine thread, because the IA is closed.
     Stop,

@@ -214,8 +214,8 @@ impl Engine {
                 Job::Event(conn, event) => self.cm.sink.event(conn, event, &[]),
                 Job::Refused(access) => access.log(),
                 Job::Overdue(send) => send.log(),
-                // These jobs only end a sleep. The engine then runs the connection manager and passes.
-                Job::Cm | Job::Wake => {}
+                // This job only ends a sleep. The engine then runs the connection manager and passes.
+                Job::Wake => {}
                 Job::Stop => self.stop = true,
             }
         }

@@ -178,11 +178,7 @@ impl Message {
 }
 
 /// Offset in bytes of the payload in its message. The payload extends to the end of the packet.
-#[derive(Clone, Copy, Debug, Default, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
-#[repr(C)]
-pub(crate) struct PayloadOffset {
-    pub(crate) offset: U32,
-}
+pub(crate) type PayloadOffset = U32;
 
 /// Field of a piece: the byte range of the message that the whole re-fragmented packet contains.
 #[derive(Clone, Copy, Debug, Default, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
@@ -275,13 +271,13 @@ pub(crate) fn data(kind: Kind, body: &[u8]) -> Option<Data<'_>> {
     let (offset, extent, payload) = match kind {
         Kind::Fragment => (0, None, rest),
         Kind::Chunk => {
-            let (part, rest) = PayloadOffset::read_from_prefix(rest).ok()?;
-            (part.offset.get(), None, rest)
+            let (offset, rest) = PayloadOffset::read_from_prefix(rest).ok()?;
+            (offset.get(), None, rest)
         }
         Kind::Piece => {
-            let (part, rest) = PayloadOffset::read_from_prefix(rest).ok()?;
+            let (offset, rest) = PayloadOffset::read_from_prefix(rest).ok()?;
             let (extent, rest) = Extent::read_from_prefix(rest).ok()?;
-            (part.offset.get(), Some(extent), rest)
+            (offset.get(), Some(extent), rest)
         }
         _ => return None,
     };

@@ -230,7 +230,7 @@ impl Peer<'_> {
         body.extend((0..message.op().map_or(0, wire::Op::extension)).map(|_| self.byte()));
         if kind != Kind::Fragment {
             let offset = u32::from(self.short() % 3000);
-            body.extend_from_slice(PayloadOffset { offset: offset.into() }.as_bytes());
+            body.extend_from_slice(PayloadOffset::new(offset).as_bytes());
             if kind == Kind::Piece {
                 let start = offset.saturating_sub(u32::from(self.byte()) * 8);
                 let end = (offset + payload + u32::from(self.byte()) * 8).min(length);

@@ -12,6 +12,7 @@ use zerocopy::{FromBytes, TryFromBytes};
 
 use super::Conn;
 use super::receives::IncomingMessage;
+use super::send_path::SendPath;
 use super::transmit::ControlPacket;
 use super::types::{ConnCallbacks, INVALID_REQUEST, NotAccepted, Operation, PostedData, SendValue, SourceAddress};
 use crate::proto::psn::Psn;
@@ -119,7 +120,8 @@ impl<D: PostedData> Conn<D> {
             Kind::Response => {
                 let Some(nonce) = challenge::nonce(body) else { return false };
                 if self.peer_state.responded(from, nonce) {
-                    self.send_path.reset_path(&self.config, &self.terms);
+                    // The path is another one, so all measurements start again.
+                    self.send_path = SendPath::new(&self.config, &self.terms);
                 }
             }
             // The peer repeats Accept or Confirm until it receives a packet, so an ack is sent.

@@ -180,11 +180,6 @@ impl SendPath {
         self.congestion.overflowed(now);
     }
 
-    /// Resets all measurements after the peer's address has changed, because the path is another one.
-    pub(super) fn reset_path(&mut self, config: &ConnConfig, terms: &ConnectionTerms) {
-        *self = SendPath::new(config, terms);
-    }
-
     /// Passes the path MTU to the congestion controller, if it has changed.
     pub(super) fn measure(&mut self) {
         if self.path.mtu() != self.reported_mtu {

@@ -378,7 +378,7 @@ impl<D: PostedData> Conn<D> {
         let size = self.send_path.path.next_probe(self.now)?;
         let padding = size.saturating_sub(size_of::<PacketHeader>() + self.send_path.extra);
         self.counters.mtu_probes += 1;
-        let mut packet = self.write_bare(out, Kind::Probe);
+        let mut packet = self.write_small(out, Kind::Probe, &[], None);
         packet.payload = Payload::Padding(u32::try_from(padding).unwrap_or(0));
         packet.channel = PacketChannel::Data;
         Some(packet)

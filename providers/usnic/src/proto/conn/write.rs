@@ -19,7 +19,7 @@ use crate::proto::wire::{
 };
 
 impl<D: PostedData> Conn<D> {
-    pub(super) fn head(&self, kind: Kind, flags: u16) -> PacketHeader {
+    fn head(&self, kind: Kind, flags: u16) -> PacketHeader {
         PacketHeader::new(kind, flags, self.terms.peer_conn, self.terms.peer_token)
     }
 
@@ -144,7 +144,7 @@ impl<D: PostedData> Conn<D> {
         out.extend_from_slice(message.as_bytes());
         self.write_extension(out, sent);
         if !is_whole {
-            out.extend_from_slice(PayloadOffset { offset: sent.offset.into() }.as_bytes());
+            out.extend_from_slice(PayloadOffset::new(sent.offset).as_bytes());
         }
         let channel = if sent.command && !resend { PacketChannel::Command } else { PacketChannel::Data };
         OutgoingPacket { payload, channel, resend, ..outgoing(out.len() - start) }
@@ -166,7 +166,7 @@ impl<D: PostedData> Conn<D> {
         self.write_carried(out, Kind::Piece, flags, psn, host);
         out.extend_from_slice(message.as_bytes());
         self.write_extension(out, &piece);
-        out.extend_from_slice(PayloadOffset { offset: piece.offset.into() }.as_bytes());
+        out.extend_from_slice(PayloadOffset::new(piece.offset).as_bytes());
         let end = sent.offset + sent.length;
         out.extend_from_slice(Extent { start: sent.offset.into(), end: end.into() }.as_bytes());
         OutgoingPacket { payload, channel: PacketChannel::Data, resend, ..outgoing(out.len() - start) }
@@ -215,11 +215,6 @@ impl<D: PostedData> Conn<D> {
         out.extend_from_slice(ranges[..count].as_bytes());
         self.counters.acks_sent += 1;
         outgoing(out.len() - start)
-    }
-
-    /// Encodes a packet that consists of only a header.
-    pub(super) fn write_bare(&mut self, out: &mut Vec<u8>, kind: Kind) -> OutgoingPacket {
-        self.write_small(out, kind, &[], None)
     }
 
     /// Encodes a packet with a header and a body of at most 64 bits.

@@ -62,7 +62,7 @@ impl InvalidPacket {
         };
         let mut body = [carried.as_bytes(), message.as_bytes()].concat();
         body.resize(body.len() + self.op.extension(), 0x11);
-        let offset = self.offset.map(|offset| PayloadOffset { offset: offset.into() });
+        let offset = self.offset.map(PayloadOffset::new);
         body.extend(offset.iter().flat_map(|offset| offset.as_bytes()));
         if let Some((start, end)) = self.extent {
             body.extend_from_slice(Extent { start: start.into(), end: end.into() }.as_bytes());
