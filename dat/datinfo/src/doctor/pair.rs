@@ -6,10 +6,10 @@
 #![forbid(unsafe_code)]
 
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
-use super::path::{self, LEAST, PathReport, PortState};
+use super::path::{self, LEAST, PathReport, ProbeResult};
 use super::{Finding, Grade, serve, wire};
 
 /// Time to wait for an answer.
@@ -23,7 +23,7 @@ pub(super) fn check_pair(host: &str, port: u16, findings: &mut Vec<Finding>) -> 
     let to = resolve(host, port)?;
     let failed = |error: io::Error| format!("{to}: {error}");
     let report = path::check(to, PATIENCE).map_err(failed)?;
-    let PortState::Answers(trip) = report.outcome else {
+    let ProbeResult::Came(trip) = report.outcome else {
         findings.push(silence(&report));
         return Ok(());
     };
@@ -85,29 +85,12 @@ fn sizes(report: &PathReport) -> Finding {
 /// Requests the version, kernel release and buffer limits of the other host from its `datinfo doctor --serve`. Returns
 /// `None` if no answer arrives, because the other host does not run that command or the answers are lost.
 fn query_description(to: SocketAddr) -> io::Result<Option<Vec<u8>>> {
-    let any: SocketAddr =
-        if to.is_ipv4() { (Ipv4Addr::UNSPECIFIED, 0).into() } else { (Ipv6Addr::UNSPECIFIED, 0).into() };
-    let socket = UdpSocket::bind(any)?;
-    socket.connect(to)?;
-    let mut buffer = vec![0; wire::LEAST + 1];
+    let socket = path::connected(to)?;
     for number in 1..=TRIES {
         socket.send(&wire::question(number))?;
-        let end = Instant::now() + PATIENCE;
-        loop {
-            let left = end.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                break;
-            }
-            socket.set_read_timeout(Some(left))?;
-            match socket.recv(&mut buffer) {
-                Ok(length) => {
-                    if let Some(description) = wire::answered(&buffer[..length], number) {
-                        return Ok(Some(description.to_vec()));
-                    }
-                }
-                Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
-                Err(error) => return Err(error),
-            }
+        let description = |bytes: &[u8]| wire::answered(bytes, number).map(<[u8]>::to_vec);
+        if let Some(description) = path::receive(&socket, Instant::now() + PATIENCE, description)? {
+            return Ok(Some(description));
         }
     }
     Ok(None)
@@ -144,6 +127,8 @@ fn resolve(host: &str, port: u16) -> Result<SocketAddr, String> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::{Ipv4Addr, UdpSocket};
+
     use super::super::path::Size;
     use super::*;
 
@@ -161,7 +146,7 @@ mod tests {
     #[test]
     fn path_mtu_finding_is_graded_by_both_directions_and_icmp_reports() {
         let grade = |forward, back, is_reported| {
-            let (to, outcome) = (([192, 0, 2, 1], 7).into(), PortState::Answers(Duration::ZERO));
+            let (to, outcome) = (([192, 0, 2, 1], 7).into(), ProbeResult::Came(Duration::ZERO));
             let finding = sizes(&PathReport { to, outcome, reach: Size { local: 8972, forward, back, is_reported } });
             assert_eq!(finding.remedy.is_empty(), finding.grade == Grade::Good);
             finding.grade.grade_name()
@@ -174,10 +159,10 @@ mod tests {
     #[test]
     fn doctor_reports_a_missing_answer_with_cause_and_remedy() {
         for (outcome, found, remedy) in [
-            (PortState::Refused, "no program listens", "start the server on that host"),
-            (PortState::Silent, "a firewall drops UDP", "permit UDP to port 7 in its firewall"),
-            (PortState::Unreachable, "cannot be reached", "ip route get 192.0.2.1"),
-            (PortState::Forbidden, "the firewall of this host", "permit outgoing UDP to port 7"),
+            (ProbeResult::Refused, "no program listens", "start the server on that host"),
+            (ProbeResult::Nothing, "a firewall drops UDP", "permit UDP to port 7 in its firewall"),
+            (ProbeResult::Unreachable, "cannot be reached", "ip route get 192.0.2.1"),
+            (ProbeResult::Forbidden, "the firewall of this host", "permit outgoing UDP to port 7"),
         ] {
             let finding = silence(&PathReport { to: ([192, 0, 2, 1], 7).into(), outcome, reach: Size::default() });
             assert!(finding.grade == Grade::Bad && finding.found.contains(found), "{finding:?}");

@@ -13,16 +13,16 @@ mod probe;
 mod report;
 mod search;
 
-use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::io::{self, ErrorKind};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
 pub(super) use probe::answer;
 use probe::{LONGEST, SHORTEST};
 #[cfg(test)]
 pub(super) use report::Size;
-pub(super) use report::{LEAST, PathReport, PortState};
-use search::{ProbeResult, Prober, SMALL};
+pub(super) use report::{LEAST, PathReport, ProbeResult};
+use search::{Prober, SMALL};
 
 use crate::system::{self, Fragments};
 
@@ -35,9 +35,9 @@ const TRIES: u32 = 3;
 pub(super) fn check(to: SocketAddr, patience: Duration) -> io::Result<PathReport> {
     match SocketProber::of(to, patience) {
         Ok(mut asking) => search::run(to, &mut asking),
-        Err(error) => match ProbeResult::of(&error).and_then(search::outcome) {
+        Err(error) => match ProbeResult::of(&error) {
+            None | Some(ProbeResult::TooLarge) => Err(error),
             Some(outcome) => Ok(PathReport { to, outcome, reach: report::Size::default() }),
-            None => Err(error),
         },
     }
 }
@@ -59,6 +59,40 @@ pub(super) fn round_trips(to: SocketAddr, patience: Duration, count: usize) -> i
     Ok(times)
 }
 
+/// Opens a socket that sends to `to`, and receives only from there.
+pub(super) fn connected(to: SocketAddr) -> io::Result<UdpSocket> {
+    let any: IpAddr = if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    let socket = UdpSocket::bind((any, 0))?;
+    socket.connect(to)?;
+    Ok(socket)
+}
+
+/// Receives datagrams until `accept` returns a value for one. Returns `None` if this is not so before `until`.
+pub(super) fn receive<T>(
+    socket: &UdpSocket,
+    until: Instant,
+    accept: impl Fn(&[u8]) -> Option<T>,
+) -> io::Result<Option<T>> {
+    let mut bytes = vec![0; 1 << 16];
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Ok(None);
+        }
+        socket.set_read_timeout(Some(left))?;
+        match socket.recv(&mut bytes) {
+            Ok(length) => {
+                if let Some(accepted) = accept(&bytes[..length]) {
+                    return Ok(Some(accepted));
+                }
+            }
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
 /// Returns the start of the probe numbers. It differs between processes, so that an answer to a probe of another
 /// process does not match a probe of this one.
 fn seed() -> u64 {
@@ -78,11 +112,8 @@ struct SocketProber {
 
 impl SocketProber {
     fn of(to: SocketAddr, patience: Duration) -> io::Result<Self> {
-        let any: SocketAddr =
-            if to.is_ipv4() { (Ipv4Addr::UNSPECIFIED, 0).into() } else { (Ipv6Addr::UNSPECIFIED, 0).into() };
-        let socket = UdpSocket::bind(any)?;
+        let socket = connected(to)?;
         system::forbid_fragments(&socket, to.is_ipv4(), Fragments::ByPathMtu)?;
-        socket.connect(to)?;
         let headers = if to.is_ipv4() { 28 } else { 48 };
         Ok(SocketProber { socket, is_v4: to.is_ipv4(), headers, patience, number: seed() })
     }
@@ -91,32 +122,14 @@ impl SocketProber {
     fn probe_once(&mut self, size: usize, as_long: bool) -> io::Result<ProbeResult> {
         self.number = self.number.wrapping_add(2);
         let sent = Instant::now();
+        let is_answer = |bytes: &[u8]| probe::is_answer(bytes, self.number, size, as_long).then_some(());
         let came = self.socket.send(&probe::probe(self.number, size, as_long));
-        match came.and_then(|_| self.listen(sent + self.patience, size, as_long)) {
-            Ok(true) => Ok(ProbeResult::Came(sent.elapsed())),
-            Ok(false) => Ok(ProbeResult::Nothing),
+        match came.and_then(|_| receive(&self.socket, sent + self.patience, is_answer)) {
+            Ok(Some(())) => Ok(ProbeResult::Came(sent.elapsed())),
+            Ok(None) => Ok(ProbeResult::Nothing),
             // The error may be the ICMP report of an earlier probe. The kernel reports it only once, so it counts as
             // the result of this probe.
             Err(error) => ProbeResult::of(&error).ok_or(error),
-        }
-    }
-
-    /// Waits for the answer to the last probe. Returns false if no answer arrives before `until`.
-    fn listen(&self, until: Instant, size: usize, as_long: bool) -> io::Result<bool> {
-        let mut bytes = vec![0; 1 << 16];
-        loop {
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Ok(false);
-            }
-            self.socket.set_read_timeout(Some(left))?;
-            match self.socket.recv(&mut bytes) {
-                Ok(length) if probe::is_answer(&bytes[..length], self.number, size, as_long) => return Ok(true),
-                Ok(_) => {}
-                Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {}
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
         }
     }
 }
@@ -221,6 +234,6 @@ mod tests {
         assert_eq!((of(libc::EPERM), of(libc::ENOBUFS)), (Some(ProbeResult::Forbidden), None));
         // The kernel refuses to send to the broadcast address without SO_BROADCAST.
         let report = check((Ipv4Addr::BROADCAST, 9).into(), Duration::from_millis(30)).unwrap();
-        assert_eq!(report.outcome, PortState::Forbidden);
+        assert_eq!(report.outcome, ProbeResult::Forbidden);
     }
 }

@@ -1,7 +1,6 @@
 //! Result of a path check as text: the cause if known, and the remedy.
 #![forbid(unsafe_code)]
 
-use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -10,8 +9,8 @@ use std::time::Duration;
 pub(in crate::doctor) struct PathReport {
     /// Address of the checked host.
     pub(in crate::doctor) to: SocketAddr,
-    /// Whether a small datagram was answered.
-    pub(in crate::doctor) outcome: PortState,
+    /// Result of the first probe, a small datagram.
+    pub(in crate::doctor) outcome: ProbeResult,
     /// Sizes that the path carries. If the small datagram was not answered, `forward` and `back` are 0.
     pub(in crate::doctor) reach: Size,
 }
@@ -19,18 +18,20 @@ pub(in crate::doctor) struct PathReport {
 /// Minimum datagram size that usnic needs: the maximum length of a connection request.
 pub(in crate::doctor) const LEAST: usize = 1200;
 
-/// Whether and how the port answers.
+/// Result of one probe.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(in crate::doctor) enum PortState {
-    /// The port answers. Contains the round-trip time of the first probe.
-    Answers(Duration),
+pub(in crate::doctor) enum ProbeResult {
+    /// An answer arrived after this round trip.
+    Came(Duration),
+    /// No answer arrived in time.
+    Nothing,
     /// ICMP: port unreachable.
     Refused,
-    /// No answer.
-    Silent,
-    /// The network, or this host, reports that the checked host is unreachable.
+    /// The kernel does not send the probe, because it exceeds the path's reported MTU.
+    TooLarge,
+    /// The network, or this host, reports that the checked host is unreachable, for example for lack of a route.
     Unreachable,
-    /// This host does not send to that address (firewall or policy).
+    /// This host does not send the probe (firewall or policy).
     Forbidden,
 }
 
@@ -49,7 +50,7 @@ pub(in crate::doctor) struct Size {
 
 impl PathReport {
     pub(in crate::doctor) fn answers(&self) -> bool {
-        matches!(self.outcome, PortState::Answers(_))
+        matches!(self.outcome, ProbeResult::Came(_))
     }
 
     /// Whether the largest datagram that this host sends arrives, and also an answer of the same size.
@@ -65,32 +66,35 @@ impl PathReport {
     /// Result in words.
     pub(in crate::doctor) fn found(&self) -> String {
         let Size { local, forward, back, is_reported } = self.reach;
-        let way_back = ReturnPath(forward, back);
+        let way_back = match back == forward {
+            true => String::new(),
+            false => format!("; in the other direction only {back} bytes arrive"),
+        };
         match self.outcome {
-            PortState::Refused => "the host answers, but no program listens on this port".to_owned(),
-            PortState::Silent => {
+            ProbeResult::Refused => "the host answers, but no program listens on this port".to_owned(),
+            ProbeResult::Nothing | ProbeResult::TooLarge => {
                 "no answer from this port: the host is down, a firewall drops UDP, no program listens, or the \
                                  listener has a `key` and answers only programs with the same key"
                     .to_owned()
             }
-            PortState::Unreachable => {
+            ProbeResult::Unreachable => {
                 "the network reports that the host cannot be reached: it is down, there is no route, or \
                                      a firewall rejects UDP"
                     .to_owned()
             }
-            PortState::Forbidden => "the firewall of this host does not permit UDP to that host".to_owned(),
-            PortState::Answers(trip) if self.carries_full_size() => {
+            ProbeResult::Forbidden => "the firewall of this host does not permit UDP to that host".to_owned(),
+            ProbeResult::Came(trip) if self.carries_full_size() => {
                 format!("datagrams of up to {back} bytes arrive and come back; round trip {} us", trip.as_micros())
             }
-            PortState::Answers(_) if self.is_mtu_black_hole() => format!(
+            ProbeResult::Came(_) if self.is_mtu_black_hole() => format!(
                 "small datagrams arrive, {local} bytes do not: the path carries {forward}, and a device on the path drops \
                  larger ones without an ICMP report{way_back}"
             ),
-            PortState::Answers(_) if is_reported && forward < local => format!(
+            ProbeResult::Came(_) if is_reported && forward < local => format!(
                 "the path carries {forward} bytes, of the {local} that this host would send, as a router reports \
                  by ICMP{way_back}"
             ),
-            PortState::Answers(_) => format!("datagrams of {forward} bytes arrive{way_back}"),
+            ProbeResult::Came(_) => format!("datagrams of {forward} bytes arrive{way_back}"),
         }
     }
 
@@ -98,48 +102,38 @@ impl PathReport {
     pub(in crate::doctor) fn remedy(&self) -> String {
         let (to, Size { forward, back, .. }) = (self.to, self.reach);
         match self.outcome {
-            PortState::Refused => "start the server on that host first, and compare `port` on both hosts".to_owned(),
-            PortState::Silent => format!(
+            ProbeResult::Refused => "start the server on that host first, and compare `port` on both hosts".to_owned(),
+            ProbeResult::Nothing | ProbeResult::TooLarge => format!(
                 "ping the host, start the server there, compare `port` and `key` on both hosts, and permit UDP to port {} \
                  in its firewall",
                 to.port()
             ),
-            PortState::Unreachable => {
+            ProbeResult::Unreachable => {
                 format!("check the output of `ip route get {}`, and whether the host is up", to.ip())
             }
-            PortState::Forbidden => {
+            ProbeResult::Forbidden => {
                 format!(
                     "permit outgoing UDP to port {}: `nft list ruleset` and `iptables -L OUTPUT` show the rules",
                     to.port()
                 )
             }
-            PortState::Answers(_) if self.carries_full_size() => String::new(),
-            PortState::Answers(_) if forward.min(back) < LEAST => {
+            ProbeResult::Came(_) if self.carries_full_size() => String::new(),
+            ProbeResult::Came(_) if forward.min(back) < LEAST => {
                 format!("usnic needs datagrams of {LEAST} bytes: raise the MTU of tunnels and VPNs on the path")
             }
-            PortState::Answers(_) if self.is_mtu_black_hole() => {
+            ProbeResult::Came(_) if self.is_mtu_black_hole() => {
                 format!(
                     "give all interfaces and switches the same MTU, let ICMP through, or set `mtu={}`",
                     forward.min(back)
                 )
             }
-            PortState::Answers(_) if back < forward => {
+            ProbeResult::Came(_) if back < forward => {
                 "the MTU of the other host, or of the return path, is smaller: set the same MTU on the \
                                                     interfaces of both hosts (ip link set ... mtu)"
                     .to_owned()
             }
-            PortState::Answers(_) => "nothing to do: usnic detects the limit and sends smaller datagrams".to_owned(),
+            ProbeResult::Came(_) => "nothing to do: usnic detects the limit and sends smaller datagrams".to_owned(),
         }
-    }
-}
-
-/// Text about the return path, if its limit differs from that of the forward path.
-struct ReturnPath(usize, usize);
-
-impl fmt::Display for ReturnPath {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ReturnPath(forward, back) = *self;
-        if back == forward { Ok(()) } else { write!(f, "; in the other direction only {back} bytes arrive") }
     }
 }
 
@@ -147,7 +141,7 @@ impl fmt::Display for ReturnPath {
 mod tests {
     use super::*;
 
-    fn said(outcome: PortState, local: usize, forward: usize, back: usize, is_reported: bool) -> String {
+    fn said(outcome: ProbeResult, local: usize, forward: usize, back: usize, is_reported: bool) -> String {
         let to = ([192, 0, 2, 1], 17_471).into();
         let report = PathReport { to, outcome, reach: Size { local, forward, back, is_reported } };
         [report.found(), report.remedy()].join("; ")
@@ -155,7 +149,7 @@ mod tests {
 
     #[test]
     fn each_path_check_outcome_is_reported_with_its_cause() {
-        let answers = PortState::Answers(Duration::from_micros(120));
+        let answers = ProbeResult::Came(Duration::from_micros(120));
         assert_eq!(
             said(answers, 8972, 8972, 8972, false),
             "datagrams of up to 8972 bytes arrive and come back; round trip 120 us; "
@@ -173,10 +167,10 @@ mod tests {
         );
         let back = said(answers, 8972, 8972, 1472, false);
         assert!(back.contains("datagrams of 8972 bytes arrive; in the other direction only 1472"), "{back}");
-        assert!(said(PortState::Refused, 1472, 0, 0, false).contains("no program listens"));
-        assert!(said(PortState::Silent, 1472, 0, 0, false).contains("firewall"));
-        assert!(said(PortState::Unreachable, 0, 0, 0, false).contains("ip route get 192.0.2.1"));
-        assert!(said(PortState::Forbidden, 0, 0, 0, false).contains("permit outgoing UDP to port 17471"));
+        assert!(said(ProbeResult::Refused, 1472, 0, 0, false).contains("no program listens"));
+        assert!(said(ProbeResult::Nothing, 1472, 0, 0, false).contains("firewall"));
+        assert!(said(ProbeResult::Unreachable, 0, 0, 0, false).contains("ip route get 192.0.2.1"));
+        assert!(said(ProbeResult::Forbidden, 0, 0, 0, false).contains("permit outgoing UDP to port 17471"));
         let narrow = said(answers, 1472, 1000, 1000, false);
         assert!(narrow.contains("usnic needs datagrams of 1200 bytes") && !narrow.contains("mtu="), "{narrow}");
     }

@@ -1,31 +1,13 @@
 //! Finds the largest datagram sizes that a path carries, by binary search. Independent of sockets.
 #![forbid(unsafe_code)]
 
+use super::probe::SHORTEST;
+use super::report::{PathReport, ProbeResult, Size};
 use std::io;
 use std::net::SocketAddr;
-use std::time::Duration;
-
-use super::probe::SHORTEST;
-use super::report::{PathReport, PortState, Size};
 
 /// A size that every path carries.
 pub(super) const SMALL: usize = 64;
-
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum ProbeResult {
-    /// An answer arrived after this round trip.
-    Came(Duration),
-    /// No answer arrived in time.
-    Nothing,
-    /// ICMP: port unreachable.
-    Refused,
-    /// The kernel does not send the probe, because it exceeds the path's reported MTU.
-    TooLarge,
-    /// The network, or this host, reports that the checked host is unreachable, for example for lack of a route.
-    Unreachable,
-    /// This host does not send the probe (firewall or policy).
-    Forbidden,
-}
 
 /// A sender of probes: a socket, or in tests a model of a path.
 pub(super) trait Prober {
@@ -38,25 +20,12 @@ pub(super) trait Prober {
 pub(super) fn run(to: SocketAddr, by: &mut impl Prober) -> io::Result<PathReport> {
     let local = by.most();
     let mut reach = Size { local, ..Size::default() };
-    let outcome = match by.probe(SMALL.min(local), false)? {
-        ProbeResult::Came(trip) => PortState::Answers(trip),
-        other => outcome(other).unwrap_or(PortState::Silent),
-    };
-    if let PortState::Answers(_) = outcome {
+    let outcome = by.probe(SMALL.min(local), false)?;
+    if let ProbeResult::Came(_) = outcome {
         (reach.forward, reach.is_reported) = largest(by, local, false)?;
         (reach.back, _) = largest(by, reach.forward, true)?;
     }
     Ok(PathReport { to, outcome, reach })
-}
-
-/// Maps an error of the first probe to the state of the port. `None` for an answer, for no answer, and for `TooLarge`.
-pub(super) fn outcome(answer: ProbeResult) -> Option<PortState> {
-    match answer {
-        ProbeResult::Refused => Some(PortState::Refused),
-        ProbeResult::Unreachable => Some(PortState::Unreachable),
-        ProbeResult::Forbidden => Some(PortState::Forbidden),
-        ProbeResult::Came(_) | ProbeResult::Nothing | ProbeResult::TooLarge => None,
-    }
 }
 
 /// Finds the largest size up to `most` that is answered. Also returns whether a router has reported a smaller MTU, but
@@ -87,6 +56,8 @@ fn largest(by: &mut impl Prober, most: usize, as_long: bool) -> io::Result<(usiz
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     /// Model of a path. `reports` states whether routers report datagrams that exceed the MTU.
@@ -161,13 +132,8 @@ mod tests {
                 Ok(self.0)
             }
         }
-        for (answer, outcome) in [
-            (ProbeResult::Nothing, PortState::Silent),
-            (ProbeResult::Refused, PortState::Refused),
-            (ProbeResult::Unreachable, PortState::Unreachable),
-            (ProbeResult::Forbidden, PortState::Forbidden),
-        ] {
-            let mut no_host = NoHost(answer, 0);
+        for outcome in [ProbeResult::Nothing, ProbeResult::Refused, ProbeResult::Unreachable, ProbeResult::Forbidden] {
+            let mut no_host = NoHost(outcome, 0);
             let report = run(to(), &mut no_host).unwrap();
             assert_eq!((report.outcome, report.reach.forward, no_host.1), (outcome, 0, 1));
         }
