@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 use dat_settings::log_line::text_of;
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::child::{self, ChildExit, ChildResult};
@@ -21,7 +22,7 @@ pub(crate) enum OpenResult {
 }
 
 /// Reason why an adapter cannot be opened.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct OpenError {
     /// The kind reported by libdat (`name`, `library`, `device`, ...), or `crash`, `hang`, `error`. Empty if a libdat
     /// of another project refuses the open.
@@ -29,7 +30,7 @@ pub(crate) struct OpenError {
     /// Names of the return code's type and subtype; empty if the open returned no code.
     pub(crate) code: String,
     /// The return code in hexadecimal; empty if the open returned no code.
-    pub(crate) number: String,
+    number: String,
     pub(crate) cause: String,
     pub(crate) remedy: String,
 }
@@ -63,8 +64,7 @@ fn open(options: &Options, name: &str, api: Api) -> OpenResult {
 
 /// Error for a probe without a valid answer.
 fn broken(cause: &str) -> OpenError {
-    let (kind, cause) = ("error".to_owned(), cause.to_owned());
-    OpenError { kind, code: String::new(), number: String::new(), cause, remedy: String::new() }
+    OpenError { kind: "error".to_owned(), cause: cause.to_owned(), ..OpenError::default() }
 }
 
 fn read(outcome: ChildResult) -> OpenResult {
@@ -110,25 +110,18 @@ impl OpenResult {
         matches!(self, OpenResult::Yes(..))
     }
 
-    pub(crate) fn json(&self, with_attributes: bool) -> Value {
+    /// Adds the result to the JSON object of the adapter's entry.
+    pub(crate) fn add_to(&self, entry: &mut Value, with_attributes: bool) {
+        entry["opens"] = json!(self.is_open());
         match self {
             OpenResult::Yes(attributes, closed) => {
-                let mut value = json!({"opens": true, "close": closed, "address": attributes["address"]});
+                entry["close"] = json!(closed);
+                entry["address"] = attributes["address"].clone();
                 if with_attributes {
-                    value["attributes"] = attributes.clone();
+                    entry["attributes"] = attributes.clone();
                 }
-                value
             }
-            OpenResult::No(reason) => json!({
-                "opens": false,
-                "reason": {
-                    "kind": reason.kind,
-                    "code": reason.code,
-                    "number": reason.number,
-                    "cause": reason.cause,
-                    "remedy": reason.remedy,
-                },
-            }),
+            OpenResult::No(reason) => entry["reason"] = json!(reason),
         }
     }
 }

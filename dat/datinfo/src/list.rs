@@ -82,12 +82,7 @@ fn document(registry: &Registry, entries: &[ReportedEntry], opened: &[OpenResult
         .zip(opened)
         .map(|(entry, opened)| {
             let mut value = json!(entry);
-            let more = opened.json(with_attributes);
-            value
-                .as_object_mut()
-                .zip(more.as_object().cloned())
-                .into_iter()
-                .for_each(|(value, more)| value.extend(more));
+            opened.add_to(&mut value, with_attributes);
             value
         })
         .collect();

@@ -12,6 +12,7 @@ pub(crate) mod table;
 use std::fmt::Write;
 
 use dat_settings::{Setting, VariableClass, look_up};
+use serde::Serialize;
 use serde_json::{Value as Json, json};
 
 use crate::options::Options;
@@ -33,7 +34,7 @@ const LONGEST: usize = 64;
 const SHORTEST: usize = 4;
 
 /// One meaning of a number or a name.
-#[derive(Clone, Debug, Default, Eq, PartialEq)]
+#[derive(Clone, Debug, Default, Eq, PartialEq, Serialize)]
 struct Meaning {
     /// Group of the name: `return code`, `DAT_EVENT_NUMBER`, `errno`, ...
     kind: String,
@@ -45,7 +46,16 @@ struct Meaning {
     /// Explanation; empty if the name is sufficient.
     meaning: String,
     /// Whether this is a less likely meaning of a number with several meanings.
+    #[serde(skip)]
     is_minor: bool,
+}
+
+/// Adds a meaning in one version. If the other version has added the same name and number, adds only the version.
+fn add_version(readings: &mut Vec<Meaning>, version: &'static str, meaning: Meaning) {
+    match readings.iter_mut().find(|known| (&known.name, &known.number) == (&meaning.name, &meaning.number)) {
+        Some(same) => same.versions.push(version),
+        None => readings.push(Meaning { versions: vec![version], ..meaning }),
+    }
 }
 
 /// Explains each word. Without `--json`, errors about unknown words are returned after the other words are explained;
@@ -119,17 +129,9 @@ fn of_name(name: &ApiName) -> Vec<Meaning> {
             Value::Present => String::new(),
             Value::Number(number) => format!("{number:#x}"),
         };
-        match readings.iter_mut().find(|reading| reading.number == number) {
-            Some(same) => same.versions.push(version),
-            None => readings.push(Meaning {
-                kind: name.group.to_owned(),
-                name: name.name.to_owned(),
-                number,
-                versions: vec![version],
-                meaning: meaning(name),
-                is_minor: false,
-            }),
-        }
+        let (kind, meaning) = (name.group.to_owned(), meaning(name));
+        let reading = Meaning { kind, name: name.name.to_owned(), number, meaning, ..Meaning::default() };
+        add_version(&mut readings, version, reading);
     }
     readings
 }
@@ -214,13 +216,7 @@ fn of_versions(versions: &[&str]) -> String {
 fn document(word: &str, result: &Result<Vec<Meaning>, String>) -> Json {
     match result {
         Err(error) => json!({"asked": word, "error": error}),
-        Ok(readings) => {
-            let row = |reading: &Meaning| {
-                let Meaning { kind, name, number, versions, meaning, .. } = reading;
-                json!({"kind": kind, "name": name, "number": number, "versions": versions, "meaning": meaning})
-            };
-            json!({"asked": word, "readings": readings.iter().map(row).collect::<Vec<_>>()})
-        }
+        Ok(readings) => json!({"asked": word, "readings": readings}),
     }
 }
 

@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use super::table::{self, ApiName};
-use super::{Meaning, described, meaning, of_name, system};
+use super::{Meaning, add_version, described, meaning, of_name, system};
 
 /// Bits of a `DAT_RETURN` (`dat_error.h`).
 pub(super) const CLASS_ERROR: u64 = 0x8000_0000;
@@ -74,17 +74,8 @@ fn return_codes(number: u64) -> Vec<Meaning> {
     let mut readings: Vec<Meaning> = Vec::new();
     for (version, name) in ["1.2", "2.0"].into_iter().enumerate() {
         let Some((words, meaning)) = return_code(number, version) else { continue };
-        match readings.iter_mut().find(|reading| reading.name == words) {
-            Some(same) => same.versions.push(name),
-            None => readings.push(Meaning {
-                kind: "return code".to_owned(),
-                name: words,
-                number: format!("{number:#x}"),
-                versions: vec![name],
-                meaning,
-                is_minor: false,
-            }),
-        }
+        let (kind, number) = ("return code".to_owned(), format!("{number:#x}"));
+        add_version(&mut readings, name, Meaning { kind, name: words, number, meaning, ..Meaning::default() });
     }
     readings
 }
