@@ -54,22 +54,17 @@ fn registry(options: &Options, findings: &mut Vec<Finding>) {
         Ok(registry) => registry,
         Err(error) => {
             let remedy = "install libdat1, or name it with --libdat or LD_LIBRARY_PATH";
-            return findings.push(Finding::new(Grade::Bad, "libdat", error.trim_end(), remedy));
+            return findings.push(Finding::bad("libdat", error.trim_end(), remedy));
         }
     };
     let version = registry.version.as_deref().unwrap_or("of another project");
     findings.push(Finding::good("libdat", format!("{} {version}", registry.files.join(", "))));
     for trouble in &registry.unreadable {
-        findings.push(Finding::new(
-            Grade::Bad,
-            "registry",
-            trouble,
-            "permit this user to read it, or correct its name",
-        ));
+        findings.push(Finding::bad("registry", trouble, "permit this user to read it, or correct its name"));
     }
     if registry.diagnostics.iter().any(|diagnostic| diagnostic.is_dropped) {
         let remedy = "datinfo check explains them";
-        findings.push(Finding::new(Grade::Warning, "registry", "dat.conf has invalid lines", remedy));
+        findings.push(Finding::warning("registry", "dat.conf has invalid lines", remedy));
     }
     let (entries, others) = registry.openable(options);
     findings.extend(others.map(|others| Finding::note("registry", others)));
@@ -81,17 +76,17 @@ fn registry(options: &Options, findings: &mut Vec<Finding>) {
         findings.push(match opened {
             adapter::OpenResult::Yes(_, None) => Finding::good("adapter", format!("{} opens", entry.name)),
             adapter::OpenResult::Yes(_, Some(why)) => {
-                Finding::new(Grade::Warning, "adapter", format!("{} opens, but {why}", entry.name), "")
+                Finding::warning("adapter", format!("{} opens, but {why}", entry.name), "")
             }
             adapter::OpenResult::No(reason) => {
                 let found = format!("{} does not open: {}", entry.name, reason.cause);
-                Finding::new(Grade::Warning, "adapter", found, &reason.remedy)
+                Finding::warning("adapter", found, &reason.remedy)
             }
         });
     }
     if !opened.iter().any(adapter::OpenResult::is_open) {
         let remedy = "datinfo discover prints lines for the devices of this machine";
-        findings.push(Finding::new(Grade::Bad, "registry", "no adapter opens", remedy));
+        findings.push(Finding::bad("registry", "no adapter opens", remedy));
     }
 }
 
@@ -125,7 +120,7 @@ fn linked(file: &Path) -> String {
 fn variables(findings: &mut Vec<Finding>) {
     for idle in IneffectiveVariable::all() {
         let found = format!("{} is set and has no effect", idle.name);
-        findings.push(Finding::new(Grade::Warning, "variables", found, idle.remedy()));
+        findings.push(Finding::warning("variables", found, idle.remedy()));
     }
 }
 
@@ -141,8 +136,7 @@ fn base_directory(directory: &Path) -> Vec<Finding> {
     let existing = directory.ancestors().find(|path| path.exists()).unwrap_or(directory);
     let shown = existing.display().to_string();
     let mut findings = vec![match rustix::fs::statvfs(existing) {
-        Err(error) => Finding::new(
-            Grade::Bad,
+        Err(error) => Finding::bad(
             "shared memory",
             format!("{shown}: {error}"),
             "mount a tmpfs there, or set DAPL_DIR to a directory of your own on one",
@@ -153,7 +147,7 @@ fn base_directory(directory: &Path) -> Vec<Finding> {
     if !may_write {
         let found = format!("{shown} is not writable by this user");
         let remedy = "chmod 1777 /dev/shm, or set DAPL_DIR to a directory of your own (mode 0700) on a tmpfs";
-        findings.push(Finding::new(Grade::Bad, "shared memory", found, remedy));
+        findings.push(Finding::bad("shared memory", found, remedy));
     }
     findings
 }
@@ -162,8 +156,7 @@ fn space(directory: &str, free: u64) -> Finding {
     let found = format!("{directory} has {} MiB free", free >> 20);
     match free >= SHARED_MEMORY {
         true => Finding::good("shared memory", found),
-        false => Finding::new(
-            Grade::Warning,
+        false => Finding::warning(
             "shared memory",
             found,
             format!(
@@ -178,7 +171,7 @@ fn space(directory: &str, free: u64) -> Finding {
 fn copies(findings: &mut Vec<Finding>) {
     let word = 1_u64;
     let tried = system::read_process_memory(std::process::id() as i32, (&raw const word) as usize);
-    let seccomp = status_field("Seccomp").unwrap_or(0);
+    let seccomp = status_field("Seccomp", 10);
     let scope = read("/proc/sys/kernel/yama/ptrace_scope").and_then(|text| text.parse().ok());
     findings.push(copy_finding(tried.map(drop).map_err(|error| error.to_string()), seccomp, scope));
 }
@@ -192,24 +185,21 @@ fn copy_finding(tried: Result<(), String>, seccomp: u64, scope: Option<u32>) -> 
             "permit process_vm_readv and process_vm_writev in the seccomp filter (containers: SYS_PTRACE), or use a \
              kernel with CONFIG_CROSS_MEMORY_ATTACH; {slower}"
         );
-        return Finding::new(Grade::Warning, about, format!("refused{why}: {error}"), remedy);
+        return Finding::warning(about, format!("refused{why}: {error}"), remedy);
     }
     match scope {
         None | Some(0) => Finding::good(about, "works between processes of this user"),
-        Some(1) => Finding::new(
-            Grade::Warning,
+        Some(1) => Finding::warning(
             about,
             "Yama's ptrace_scope is 1: a process may copy only from processes that permit it",
             format!("DAPL_SM_CMA=open in the programs, or sysctl kernel.yama.ptrace_scope=0; {slower}"),
         ),
-        Some(3) => Finding::new(
-            Grade::Warning,
+        Some(3) => Finding::warning(
             about,
             "Yama's ptrace_scope is 3: no process may copy",
             format!("reboot with a lower value: the kernel does not allow lowering 3; {slower}"),
         ),
-        Some(scope) => Finding::new(
-            Grade::Warning,
+        Some(scope) => Finding::warning(
             about,
             format!("Yama's ptrace_scope is {scope}: a process without CAP_SYS_PTRACE may not copy"),
             format!("sysctl kernel.yama.ptrace_scope=0; {slower}"),
@@ -219,12 +209,12 @@ fn copy_finding(tried: Result<(), String>, seccomp: u64, scope: Option<u32>) -> 
 
 fn limits(need: u64, findings: &mut Vec<Finding>) {
     let has_devices = fs::read_dir("/sys/class/infiniband").is_ok_and(|mut devices| devices.next().is_some());
-    let may_lock = effective_capabilities() >> CAP_IPC_LOCK & 1 == 1;
+    let may_lock = status_field("CapEff", 16) >> CAP_IPC_LOCK & 1 == 1;
     findings.push(memlock(getrlimit(Resource::Memlock).current, need, may_lock, has_devices));
     let files = getrlimit(Resource::Nofile).current;
     findings.push(match files {
         Some(files) if files < FILES => {
-            Finding::new(Grade::Warning, "open files", format!("{files} at most"), format!("ulimit -n {FILES} or more"))
+            Finding::warning("open files", format!("{files} at most"), format!("ulimit -n {FILES} or more"))
         }
         files => {
             Finding::good("open files", files.map_or("without limit".to_owned(), |files| format!("{files} at most")))
@@ -268,8 +258,7 @@ fn ceiling_finding(sysctl: &str, ceiling: Option<u64>, wanted: u64) -> Finding {
     match ceiling {
         None => Finding::note(about, format!("net.core.{sysctl} cannot be read")),
         Some(ceiling) if ceiling >= wanted => Finding::good(about, format!("net.core.{sysctl} is {ceiling}")),
-        Some(ceiling) => Finding::new(
-            Grade::Warning,
+        Some(ceiling) => Finding::warning(
             about,
             format!("net.core.{sysctl} is {ceiling}, usnic requests {wanted}"),
             format!("sysctl -w net.core.{sysctl}={wanted}"),
@@ -278,14 +267,7 @@ fn ceiling_finding(sysctl: &str, ceiling: Option<u64>, wanted: u64) -> Finding {
 }
 
 fn interfaces(findings: &mut Vec<Finding>) {
-    let mut names: Vec<String> = fs::read_dir("/sys/class/net")
-        .into_iter()
-        .flatten()
-        .flatten()
-        .map(|entry| entry.file_name().to_string_lossy().into_owned())
-        .collect();
-    names.sort();
-    for name in names {
+    for name in sorted(Path::new("/sys/class/net")) {
         let file = |file: &str| read(&format!("/sys/class/net/{name}/{file}"));
         let (Some(mtu), Some(state)) = (file("mtu"), file("operstate")) else { continue };
         findings.push(Finding::note("interface", format!("{}: state {state}, MTU {mtu}", name.escape_debug())));
@@ -306,7 +288,7 @@ fn port_finding(port: u16) -> Finding {
         ),
         Err(error) => {
             let remedy = "choose another with DAPL_USNIC_PORT, the same on all hosts";
-            Finding::new(Grade::Warning, "UDP port", format!("{port}: {error}"), remedy)
+            Finding::warning("UDP port", format!("{port}: {error}"), remedy)
         }
     }
 }
@@ -324,12 +306,7 @@ fn devices(class: &Path, nodes: &Path, findings: &mut Vec<Finding>) {
         let verbs = class.join(device).join("device/infiniband_verbs");
         match sorted(&verbs).first() {
             Some(node) => wanted.push(node.clone()),
-            None => findings.push(Finding::new(
-                Grade::Bad,
-                about,
-                format!("{device} has no verbs device"),
-                "modprobe ib_uverbs",
-            )),
+            None => findings.push(Finding::bad(about, format!("{device} has no verbs device"), "modprobe ib_uverbs")),
         }
         for port in sorted(&class.join(device).join("ports")) {
             findings.push(port_of_device(device, &port, &class.join(device).join("ports").join(&port)));
@@ -341,12 +318,12 @@ fn devices(class: &Path, nodes: &Path, findings: &mut Vec<Finding>) {
             Ok(_) => Finding::good(about, format!("{} opens", path.display())),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 let module = if node == "rdma_cm" { "rdma_ucm" } else { "ib_uverbs" };
-                Finding::new(Grade::Bad, about, format!("{} is missing", path.display()), format!("modprobe {module}"))
+                Finding::bad(about, format!("{} is missing", path.display()), format!("modprobe {module}"))
             }
             Err(error) => {
                 let remedy =
                     format!("chmod 0666 {0}, or a udev rule that does (in a container: --device {0})", path.display());
-                Finding::new(Grade::Bad, about, format!("{}: {error}", path.display()), remedy)
+                Finding::bad(about, format!("{}: {error}", path.display()), remedy)
             }
         });
     }
@@ -360,14 +337,12 @@ fn port_of_device(device: &str, port: &str, path: &Path) -> Finding {
     let is_set = |text: &str| text.chars().any(|c| !matches!(c, '0' | ':' | '\n'));
     let set = gids.iter().filter(|gid| fs::read_to_string(path.join("gids").join(gid)).is_ok_and(|text| is_set(&text)));
     match (is_active, set.count()) {
-        (false, _) => Finding::new(
-            Grade::Bad,
+        (false, _) => Finding::bad(
             about,
             format!("{device} port {port} is {}", state.trim()),
             "bring its link up (ip link set ... up; on InfiniBand a subnet manager must run)",
         ),
-        (true, 0) => Finding::new(
-            Grade::Bad,
+        (true, 0) => Finding::bad(
             about,
             format!("{device} port {port} has no GID"),
             "give its network device an address (rdma link shows which)",
@@ -387,17 +362,11 @@ fn read(path: &str) -> Option<String> {
     fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
 }
 
-/// Reads a decimal field of `/proc/self/status`.
-fn status_field(name: &str) -> Option<u64> {
-    let status = fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
-    line.trim().parse().ok()
-}
-
-fn effective_capabilities() -> u64 {
+/// Reads a field of `/proc/self/status`, a number with this radix. Returns 0 if there is no such field.
+fn status_field(name: &str, radix: u32) -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-    line.and_then(|text| u64::from_str_radix(text.trim(), 16).ok()).unwrap_or(0)
+    let field = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    field.and_then(|text| u64::from_str_radix(text.trim(), radix).ok()).unwrap_or(0)
 }
 
 #[cfg(test)]

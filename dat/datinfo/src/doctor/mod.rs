@@ -56,6 +56,14 @@ impl Finding {
     fn note(about: &'static str, found: impl Into<String>) -> Self {
         Self::new(Grade::Note, about, found, "")
     }
+
+    fn warning(about: &'static str, found: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self::new(Grade::Warning, about, found, remedy)
+    }
+
+    fn bad(about: &'static str, found: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self::new(Grade::Bad, about, found, remedy)
+    }
 }
 
 impl Grade {

@@ -48,7 +48,7 @@ fn silence(report: &PathReport) -> Finding {
         "{}. If no server program exists, run datinfo doctor --serve --port {port} on that host",
         report.remedy()
     );
-    Finding::new(Grade::Bad, "path", format!("no answer from {}: {}", report.to, report.found()), without)
+    Finding::bad("path", format!("no answer from {}: {}", report.to, report.found()), without)
 }
 
 /// Finding about loss. `times` are the round-trip times of the answered datagrams.
@@ -60,8 +60,7 @@ fn loss(times: &[Duration]) -> Finding {
     let found = format!("{count} of {LOSS_PROBES} small datagrams were answered, median round trip {median} us");
     match times.len() {
         LOSS_PROBES => Finding::good("small datagrams", found),
-        _ => Finding::new(
-            Grade::Warning,
+        _ => Finding::warning(
             "small datagrams",
             found,
             "a path that loses packets is slow: check cables, duplex, and the counters of ip -s link",
@@ -102,8 +101,7 @@ fn versions(remote: &str, local: &str) -> Finding {
     let shown: String = remote.chars().filter(|c| !c.is_control()).take(300).collect();
     match version(remote) == version(local) {
         true => Finding::good("versions", format!("the same on both hosts ({shown})")),
-        false => Finding::new(
-            Grade::Warning,
+        false => Finding::warning(
             "versions",
             format!("other host {shown}, this host {local}"),
             "install the same version on both hosts",
