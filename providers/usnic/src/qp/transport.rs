@@ -63,8 +63,6 @@ struct SendScratch {
     /// For each packet of the batch, its payload's source, which identifies the request to fail if the source is
     /// unreadable.
     carried: Vec<UnsentPacket>,
-    /// Buffer in which a received packet is decrypted.
-    opened: Vec<u8>,
 }
 
 thread_local! {
@@ -114,8 +112,8 @@ impl Transport {
         PendingWork { deadline, ..pending_work }
     }
 
-    /// Handles packets with this connection's number. Drops packets with a wrong token, or with failed authentication,
-    /// and returns their number.
+    /// Handles packets with this connection's number, and decrypts them in place. Drops packets with a wrong token, or
+    /// with failed authentication, and returns their number.
     pub(crate) fn receive(
         &mut self,
         now: Nanos,
@@ -123,34 +121,13 @@ impl Transport {
         packets: PacketRun<'_>,
         host: &mut impl ConnCallbacks<QpContext>,
     ) -> usize {
-        if self.seal.is_some() {
-            return SCRATCH
-                .with_borrow_mut(|scratch| self.receive_sealed(now, from, packets, &mut scratch.opened, host));
-        }
         let mut unmatched = 0;
         for packet in packets {
-            match wire::head(packet).filter(|(head, _)| head.token.get() == self.our_token) {
-                Some((head, body)) => self.conn.receive(now, &head, body, from, host),
-                None => unmatched += 1,
-            }
-        }
-        unmatched
-    }
-
-    fn receive_sealed(
-        &mut self,
-        now: Nanos,
-        from: SocketAddr,
-        packets: PacketRun<'_>,
-        opened: &mut Vec<u8>,
-        host: &mut impl ConnCallbacks<QpContext>,
-    ) -> usize {
-        let Some(seal) = &mut self.seal else { return 0 };
-        let mut unmatched = 0;
-        for packet in packets {
-            opened.clear();
-            opened.extend_from_slice(packet);
-            match seal.open(opened).filter(|(head, _)| head.token.get() == self.our_token) {
+            let opened = match &mut self.seal {
+                Some(seal) => seal.open(packet),
+                None => wire::head(packet),
+            };
+            match opened.filter(|(head, _)| head.token.get() == self.our_token) {
                 Some((head, body)) => self.conn.receive(now, &head, body, from, host),
                 None => unmatched += 1,
             }
