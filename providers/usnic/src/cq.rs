@@ -14,7 +14,7 @@ use dapl::provider::{ArmMode, Completion, CompletionQueue, CqSink};
 use dapl_software::cq::CompletionList;
 use dapl_software::engine::queue::Notify;
 
-use crate::engine::jobs::{Job, Jobs};
+use crate::engine::jobs::Job;
 use crate::engine::progress::EngineProgress;
 
 /// The completion queue object that dapl owns.
@@ -25,9 +25,6 @@ pub(crate) struct CqCore {
     ready: CompletionList,
     sink: Weak<dyn CqSink>,
     progress: Arc<EngineProgress>,
-    /// Maximum time in nanoseconds for which a waiting thread polls before it sleeps.
-    spin: u32,
-    jobs: Arc<Jobs>,
 }
 
 impl std::fmt::Debug for CqCore {
@@ -37,8 +34,8 @@ impl std::fmt::Debug for CqCore {
 }
 
 impl Cq {
-    pub(crate) fn new(sink: Weak<dyn CqSink>, progress: Arc<EngineProgress>, jobs: Arc<Jobs>, spin: u32) -> Self {
-        Cq(Arc::new(CqCore { ready: CompletionList::default(), sink, progress, spin, jobs }))
+    pub(crate) fn new(sink: Weak<dyn CqSink>, progress: Arc<EngineProgress>) -> Self {
+        Cq(Arc::new(CqCore { ready: CompletionList::default(), sink, progress }))
     }
 }
 
@@ -46,7 +43,7 @@ impl CqCore {
     /// Adds the completion of a work request, and notifies the consumer if the queue is armed.
     pub(crate) fn push(self: &Arc<Self>, completion: Completion) {
         if self.ready.push(completion) {
-            self.jobs.push(Job::Notify(self.clone()));
+            self.progress.device.jobs.push(Job::Notify(self.clone()));
         }
     }
 }
@@ -80,7 +77,7 @@ impl CompletionQueue for Cq {
     }
 
     fn max_spin(&self) -> u32 {
-        self.0.spin
+        self.0.progress.device.settings.spin
     }
 
     /// Ignores the mode, and notifies of any completion. dapl then wakes only the consumers that the mode selects,
@@ -100,6 +97,7 @@ mod tests {
 
     use super::*;
     use crate::device::{Device, now};
+    use crate::engine::jobs::Jobs;
     use crate::net::receive::PacketRun;
     use crate::proto::Nanos;
     use crate::proto::schedule::PendingWork;
@@ -171,7 +169,7 @@ mod tests {
         let sink = Arc::new(CountingSink(AtomicU32::new(0)));
         let weak: Weak<dyn CqSink> = Arc::downgrade(&(sink.clone() as Arc<dyn CqSink>));
         let progress = Arc::new(EngineProgress::new(device.clone()));
-        (Cq::new(weak, progress, device.jobs.clone(), 7), device, pair, sink)
+        (Cq::new(weak, progress), device, pair, sink)
     }
 
     fn answer(jobs: &Jobs) {

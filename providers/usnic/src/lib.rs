@@ -220,8 +220,7 @@ impl QueueProvider for Usnic {
 
     fn create_cq(&self, sink: Weak<dyn CqSink>) -> Result<Cq> {
         self.adapter.start_engine()?;
-        let Adapter { device, progress, .. } = &self.adapter;
-        Ok(Cq::new(sink, progress.clone(), device.jobs.clone(), device.settings.spin))
+        Ok(Cq::new(sink, self.adapter.progress.clone()))
     }
 
     fn create_qp(&self, pd: &Pd, spec: QpSpec<Self>) -> Result<Qp> {

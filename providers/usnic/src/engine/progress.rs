@@ -27,7 +27,7 @@ use crate::qp::connection_table::ConnectionEntry;
 const CALLS: usize = 8;
 
 pub(crate) struct EngineProgress {
-    device: Arc<Device>,
+    pub(crate) device: Arc<Device>,
     pub(crate) pass: Mutex<PassState>,
     /// Set while a pass copies received bytes and queues their completions.
     pub(crate) is_placing: AtomicBool,

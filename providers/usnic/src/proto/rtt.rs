@@ -3,7 +3,9 @@
 //!
 //! The caller, `flight`, samples only packets that were sent once, or of which the acked transmission is known.
 
-use super::{MICROS, MILLIS, Nanos, SECONDS};
+#[cfg(test)]
+use super::MICROS;
+use super::{MILLIS, Nanos, SECONDS};
 
 /// Configuration of the timeouts, in nanoseconds.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -21,6 +23,7 @@ pub(crate) struct Timing {
     pub(crate) give_up: Nanos,
 }
 
+#[cfg(test)]
 impl Default for Timing {
     fn default() -> Self {
         Timing {

@@ -58,7 +58,7 @@ fn stop_during_standby_sleep(ia: &Ia) {
 fn packet_after_polling_several_queues_is_not_delayed_by_standby() {
     let (client, server) = connected("");
     let (device, progress) = (&client.0.device, &client.0.progress);
-    let queues = [(); 2].map(|()| Cq::new(Weak::<Silent>::new(), progress.clone(), device.jobs.clone(), 0));
+    let queues = [(); 2].map(|()| Cq::new(Weak::<Silent>::new(), progress.clone()));
     for round in 0..20 {
         poll_alone(&queues, &client, &server);
         // A consumer that waits for a completion makes the same calls: it arms the queue and stops polling.
@@ -99,7 +99,7 @@ fn sleeping_thread_leaves_the_sockets_to_another_poller() {
 fn standby_sleeps_that_delay_data_are_counted() {
     let (client, server) = connected("");
     let (device, progress) = (&client.0.device, &client.0.progress);
-    let queues = [Cq::new(Weak::<Silent>::new(), progress.clone(), device.jobs.clone(), 0)];
+    let queues = [Cq::new(Weak::<Silent>::new(), progress.clone())];
     while device.late_after_polling() == 0 {
         poll_alone(&queues, &client, &server);
         // This thread stops polling without calling `stop_polling`, like a consumer that computes.

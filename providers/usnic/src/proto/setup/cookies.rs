@@ -86,7 +86,6 @@ fn hash(secret: &[u8; 16], from: SocketAddr, key: &CookieKey) -> [u8; 16] {
         IpAddr::V4(ip) => ip.to_ipv6_mapped(),
         IpAddr::V6(ip) => ip,
     };
-    let mut bytes = [0; 16 + 2 + 4 + 8 + 8 + 2];
     let pieces: [&[u8]; 6] = [
         &ip.octets(),
         &from.port().to_be_bytes(),
@@ -95,12 +94,7 @@ fn hash(secret: &[u8; 16], from: SocketAddr, key: &CookieKey) -> [u8; 16] {
         &key.head.qual.to_bytes(),
         &key.head.hop.to_bytes(),
     ];
-    let mut at = 0;
-    for piece in pieces {
-        bytes[at..at + piece.len()].copy_from_slice(piece);
-        at += piece.len();
-    }
-    SipHasher24::new_with_key(secret).hash(&bytes).as_u128().to_be_bytes()
+    SipHasher24::new_with_key(secret).hash(&pieces.concat()).as_u128().to_be_bytes()
 }
 
 #[cfg(test)]
