@@ -147,34 +147,21 @@ impl Deadlines {
     /// Returns the next connection whose deadline has expired. The caller calls `set_deadline` again if the connection
     /// still has a deadline.
     pub(crate) fn next_expired(&mut self, now: Nanos) -> Option<u32> {
-        while let Some(Reverse((deadline, number))) = self.heap.peek().copied() {
-            if !self.counts(deadline, number) {
-                self.heap.pop();
-                continue;
-            }
-            if deadline > now {
-                break;
-            }
-            self.heap.pop();
-            self.planned[number as usize] = None;
-            return Some(number);
-        }
-        None
+        self.next().filter(|deadline| *deadline <= now)?;
+        let Reverse((_, number)) = self.heap.pop()?;
+        self.planned[number as usize] = None;
+        Some(number)
     }
 
     /// Returns the earliest deadline of any connection.
     pub(crate) fn next(&mut self) -> Option<Nanos> {
         while let Some(Reverse((deadline, number))) = self.heap.peek().copied() {
-            if self.counts(deadline, number) {
+            if self.planned[number as usize] == Some(deadline) {
                 return Some(deadline);
             }
             self.heap.pop();
         }
         None
-    }
-
-    fn counts(&self, deadline: Nanos, number: u32) -> bool {
-        self.planned[number as usize] == Some(deadline)
     }
 }
 
