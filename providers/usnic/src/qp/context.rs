@@ -391,33 +391,9 @@ impl CompletionCallbacks<QpContext> for &QpContext {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ClosingCallbacks;
 
-impl MemoryCallbacks<QpContext> for ClosingCallbacks {
-    fn may_touch(&mut self, _: u32, _: u64, _: u32, _: bool) -> bool {
-        false
-    }
+impl MemoryCallbacks<QpContext> for ClosingCallbacks {}
 
-    fn put_remote(&mut self, _: u32, _: u64, _: &[u8]) -> Result<(), Refusal> {
-        Err(Refusal::Access)
-    }
-
-    fn put_recv(&mut self, _: &RecvRequest, _: u32, _: &[u8]) -> Result<(), Status> {
-        Err(Status::Flushed)
-    }
-
-    fn put_read(&mut self, _: &WorkRequest, _: u32, _: &[u8]) -> Result<(), Status> {
-        Err(Status::Flushed)
-    }
-}
-
-impl SharedReceiveCallbacks<QpContext> for ClosingCallbacks {
-    fn take_shared(&mut self) -> Option<(RecvRequest, u64)> {
-        None
-    }
-
-    fn shared_left(&self) -> u32 {
-        0
-    }
-}
+impl SharedReceiveCallbacks<QpContext> for ClosingCallbacks {}
 
 impl CompletionCallbacks<QpContext> for ClosingCallbacks {
     fn execute_bind(&mut self, _: &WorkRequest) -> Result<bool, Status> {

@@ -144,16 +144,24 @@ impl<D: PostedData, C> ConnCallbacks<D> for C where
 {
 }
 
-/// Callbacks by which a connection accesses memory.
+/// Callbacks by which a connection accesses memory. By default, no memory is accessible.
 pub(crate) trait MemoryCallbacks<D: PostedData> {
     /// Whether the peer may access this memory, for writing if `write` is set.
-    fn may_touch(&mut self, key: u32, address: u64, length: u32, write: bool) -> bool;
+    fn may_touch(&mut self, _key: u32, _address: u64, _length: u32, _write: bool) -> bool {
+        false
+    }
     /// Copies payload of the peer's write to its destination.
-    fn put_remote(&mut self, key: u32, address: u64, bytes: &[u8]) -> Result<(), Refusal>;
+    fn put_remote(&mut self, _key: u32, _address: u64, _bytes: &[u8]) -> Result<(), Refusal> {
+        Err(Refusal::Access)
+    }
     /// Copies payload of a send into a receive.
-    fn put_recv(&mut self, recv: &D::Recv, offset: u32, bytes: &[u8]) -> Result<(), Status>;
+    fn put_recv(&mut self, _recv: &D::Recv, _offset: u32, _bytes: &[u8]) -> Result<(), Status> {
+        Err(Status::Flushed)
+    }
     /// Copies payload of a read response to the buffer of the request.
-    fn put_read(&mut self, request: &D::Request, offset: u32, bytes: &[u8]) -> Result<(), Status>;
+    fn put_read(&mut self, _request: &D::Request, _offset: u32, _bytes: &[u8]) -> Result<(), Status> {
+        Err(Status::Flushed)
+    }
     /// Whether the key belongs to a window that the peer may invalidate.
     fn may_invalidate(&mut self, _key: u32) -> bool {
         false
@@ -170,12 +178,16 @@ pub(crate) trait MemoryCallbacks<D: PostedData> {
     }
 }
 
-/// Callbacks by which a connection gets receives of the shared queue.
+/// Callbacks by which a connection gets receives of the shared queue. By default, there is no shared queue.
 pub(crate) trait SharedReceiveCallbacks<D: PostedData> {
     /// Takes a receive from the shared queue. Returns the receive and its length in bytes.
-    fn take_shared(&mut self) -> Option<(D::Recv, u64)>;
+    fn take_shared(&mut self) -> Option<(D::Recv, u64)> {
+        None
+    }
     /// Returns the number of receives in the shared queue.
-    fn shared_left(&self) -> u32;
+    fn shared_left(&self) -> u32 {
+        0
+    }
     /// Called when the shared queue has too few receives. The driver must call `Conn::check_credits` after receives
     /// were added.
     fn await_shared(&mut self) {}
