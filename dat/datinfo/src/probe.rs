@@ -2,7 +2,7 @@
 //!
 //! The child runs code of libdat and of providers, so it may crash; the parent (`child`) reports the crash. Results are
 //! written to the original stdout. File descriptor 1 is redirected to stderr, so that output of a provider is not
-//! mistaken for a result. The parent uses [`readable`] and [`unescaped`] too.
+//! mistaken for a result. The parent uses [`unescaped`] too.
 #![forbid(unsafe_code)]
 
 use std::fs::File;
@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use crate::attributes;
 use crate::libdat::{Adapter, Code, Libdat};
 use crate::options::Options;
+use crate::registry::{Diagnostic, Registry, ReportedEntry, UnusableName};
 
 /// Opens the adapter with this name and prints the results; without a name, prints the registry.
 pub(crate) fn run(options: &Options, name: Option<&str>) -> crate::Result {
@@ -30,7 +31,10 @@ pub(crate) fn run(options: &Options, name: Option<&str>) -> crate::Result {
         Err(error) => return answer(json!({ "error": error })).map(|()| true),
     };
     match name {
-        None => answer(registry(&libdat)).map(|()| true),
+        None => {
+            let registry = registry(&libdat).map_or_else(|error| json!({ "error": error }), |registry| json!(registry));
+            answer(registry).map(|()| true)
+        }
         Some(name) => {
             let adapter = match libdat.open(&unescaped(name), options.thread_safe) {
                 Ok(adapter) => adapter,
@@ -44,27 +48,53 @@ pub(crate) fn run(options: &Options, name: Option<&str>) -> crate::Result {
     }
 }
 
-fn registry(libdat: &Libdat) -> Value {
-    let lines = |topic| libdat.lines(topic).unwrap_or_default();
-    let one = |topic| lines(topic).first().and_then(|fields| fields.first().cloned());
+fn registry(libdat: &Libdat) -> Result<Registry, String> {
+    let lines = |topic| libdat.lines(topic).unwrap_or_default().into_iter();
+    let one = |topic| lines(topic).next().and_then(|fields| fields.into_iter().next());
     let (entries, is_ours) = match libdat.lines(TELL_ENTRY) {
         Some(entries) => (entries, true),
         None => match libdat.listed() {
             Ok(entries) => (entries, false),
-            Err(code) => return json!({ "error": format!("libdat lists no provider: {}", words(&code)) }),
+            Err(code) => return Err(format!("libdat lists no provider: {}", words(&code))),
         },
     };
-    json!({
-        "ours": is_ours,
-        "version": one(TELL_VERSION),
-        "origin": one(TELL_ORIGIN),
-        "target": one(TELL_TARGET),
-        "entries": entries,
-        "absent": lines(TELL_ABSENT),
-        "diagnostics": lines(TELL_DIAGNOSTIC),
-        "unreadable": lines(TELL_UNREADABLE),
-        "discovered": lines(TELL_DISCOVERED).into_iter().map(|fields| fields.join("\t")).collect::<Vec<_>>(),
-        "files": files(),
+    let field = |fields: &[String], at: usize| fields.get(at).cloned().unwrap_or_default();
+    let text = |fields: &[String], at: usize| readable(&field(fields, at));
+    let entry = |fields: Vec<String>| ReportedEntry {
+        name: field(&fields, 0),
+        version: field(&fields, 1),
+        safety: field(&fields, 2),
+        library: field(&fields, 3),
+        params: field(&fields, 4),
+        id: text(&fields, 5),
+        file: fields.get(6).map(|file| readable(file)),
+    };
+    let diagnostic = |fields: Vec<String>| Diagnostic {
+        id: text(&fields, 0),
+        column: field(&fields, 1).parse().ok(),
+        field: text(&fields, 2),
+        found: text(&fields, 3),
+        allowed: text(&fields, 4),
+        is_dropped: field(&fields, 5) == "dropped",
+        is_wrong: field(&fields, 5) == "dropped",
+    };
+    let absent = |fields: Vec<String>| UnusableName {
+        name: field(&fields, 0),
+        id: text(&fields, 1),
+        why: text(&fields, 2),
+        remedy: text(&fields, 3),
+    };
+    Ok(Registry {
+        is_ours,
+        version: one(TELL_VERSION),
+        origin: one(TELL_ORIGIN).map(|origin| readable(&origin)),
+        target: one(TELL_TARGET).map(|target| readable(&target)),
+        entries: entries.into_iter().map(entry).collect(),
+        absent: lines(TELL_ABSENT).map(absent).collect(),
+        diagnostics: lines(TELL_DIAGNOSTIC).map(diagnostic).collect(),
+        unreadable: lines(TELL_UNREADABLE).map(|fields| text(&fields, 0)).collect(),
+        discovered: lines(TELL_DISCOVERED).map(|fields| fields.join("\t")).collect(),
+        files: files(),
     })
 }
 
@@ -130,7 +160,7 @@ fn files() -> Vec<String> {
 }
 
 /// Unescapes a text that is escaped as in C, and replaces control characters by `?`.
-pub(crate) fn readable(text: &str) -> String {
+fn readable(text: &str) -> String {
     String::from_utf8_lossy(&unescaped(text)).chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 

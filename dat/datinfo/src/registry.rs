@@ -5,15 +5,13 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use serde::Serialize;
-use serde_json::Value;
+use serde::{Deserialize, Serialize};
 
 use crate::child::{self, ChildExit};
 use crate::options::{Api, Options};
-use crate::probe::readable;
 
 /// An accepted line of dat.conf. Name, library and parameters are escaped as in C.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(crate) struct ReportedEntry {
     pub(crate) name: String,
     #[serde(rename = "api_version")]
@@ -31,7 +29,7 @@ pub(crate) struct ReportedEntry {
 }
 
 /// An error in a line, or a remark about it.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct Diagnostic {
     /// Position as `file:line`.
     pub(crate) id: String,
@@ -49,7 +47,7 @@ pub(crate) struct Diagnostic {
 
 /// A line of dat.conf that is not used: it is disabled (`nondefault`), is for kernel programs, or was dropped because
 /// of an error. Another line may define the same name.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct UnusableName {
     pub(crate) name: String,
     pub(crate) id: String,
@@ -57,7 +55,7 @@ pub(crate) struct UnusableName {
     pub(crate) remedy: String,
 }
 
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct Registry {
     /// Whether libdat is this project's, recognized by its private hook (`dat_abi::hook`).
     pub(crate) is_ours: bool,
@@ -79,62 +77,16 @@ impl Registry {
         let outcome = child::probe(options, None, Api { major: 1, minor: None }, conf)?;
         let answer = outcome.answers.into_iter().next();
         match (answer, outcome.end) {
-            (Some(answer), _) => Self::from(&answer),
+            (Some(answer), _) => match answer["error"].as_str() {
+                Some(error) => Err(error.to_owned()),
+                None => serde_json::from_value(answer).map_err(|error| format!("libdat could not be queried: {error}")),
+            },
             (None, ChildExit::Hung(seconds)) => {
                 Err(format!("libdat did not read the registry within {seconds} s (--timeout)"))
             }
             (None, ChildExit::Badly(how)) => Err(format!("libdat could not be queried: {how}\n{}", outcome.stderr)),
             (None, ChildExit::Well) => Err(format!("libdat could not be queried\n{}", outcome.stderr)),
         }
-    }
-
-    fn from(answer: &Value) -> Result<Self, String> {
-        if let Some(error) = answer["error"].as_str() {
-            return Err(error.to_owned());
-        }
-        let text = |value: &Value| value.as_str().map(str::to_owned);
-        let texts =
-            |value: &Value| -> Vec<String> { value.as_array().into_iter().flatten().filter_map(text).collect() };
-        let lines =
-            |name: &str| -> Vec<Vec<String>> { answer[name].as_array().into_iter().flatten().map(texts).collect() };
-        let field = |fields: &[String], at: usize| fields.get(at).cloned().unwrap_or_default();
-        let words = |fields: &[String], at: usize| readable(&field(fields, at));
-        let entry = |fields: Vec<String>| ReportedEntry {
-            name: field(&fields, 0),
-            version: field(&fields, 1),
-            safety: field(&fields, 2),
-            library: field(&fields, 3),
-            params: field(&fields, 4),
-            id: words(&fields, 5),
-            file: fields.get(6).map(|file| readable(file)),
-        };
-        let diagnostic = |fields: Vec<String>| Diagnostic {
-            id: words(&fields, 0),
-            column: field(&fields, 1).parse().ok(),
-            field: words(&fields, 2),
-            found: words(&fields, 3),
-            allowed: words(&fields, 4),
-            is_dropped: field(&fields, 5) == "dropped",
-            is_wrong: field(&fields, 5) == "dropped",
-        };
-        let absent = |fields: Vec<String>| UnusableName {
-            name: field(&fields, 0),
-            id: words(&fields, 1),
-            why: words(&fields, 2),
-            remedy: words(&fields, 3),
-        };
-        Ok(Self {
-            is_ours: answer["ours"].as_bool().unwrap_or(false),
-            version: text(&answer["version"]),
-            origin: text(&answer["origin"]).map(|origin| readable(&origin)),
-            target: text(&answer["target"]).map(|target| readable(&target)),
-            entries: lines("entries").into_iter().map(entry).collect(),
-            absent: lines("absent").into_iter().map(absent).collect(),
-            diagnostics: lines("diagnostics").into_iter().map(diagnostic).collect(),
-            unreadable: lines("unreadable").into_iter().map(|fields| words(&fields, 0)).collect(),
-            discovered: texts(&answer["discovered"]),
-            files: texts(&answer["files"]),
-        })
     }
 
     /// The entries in the order of the files, each name and version once. If the user requests names (`--ia`), only the
