@@ -8,8 +8,6 @@ mod bbr;
 mod cubic;
 mod hystart;
 mod local;
-#[cfg(test)]
-mod model;
 mod recovery;
 mod round;
 #[cfg(test)]

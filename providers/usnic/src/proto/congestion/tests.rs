@@ -1,7 +1,9 @@
 //! Tests the throughput and the queueing delay of the algorithms on a simulated path, and their reactions to single
 //! events such as losses or a full local queue.
 
-use super::model::{Model, Sender, SimPath};
+pub(super) mod model;
+
+use self::model::{Model, Sender, SimPath};
 use super::{AckEvent, Algorithm, Congestion, Controller, Cubic, Local, LossEvent};
 use crate::proto::flight::RateSample;
 use crate::proto::{MICROS, MILLIS, Nanos, SECONDS};

@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::proto::congestion::Congestion;
-use crate::proto::congestion::model::{Model, Sender, SimPath};
+use crate::proto::congestion::tests::model::{Model, Sender, SimPath};
 use crate::proto::{MILLIS, SECONDS};
 
 const PACKET: u64 = 1000;

@@ -9,13 +9,13 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-use super::{AckEvent, Congestion, Controller, LossEvent, SentPacket};
+use crate::proto::congestion::{AckEvent, Congestion, Controller, LossEvent, SentPacket};
 use crate::proto::flight::{Delivery, PacketState, is_loss_too_high};
 use crate::proto::pacer::Pacer;
 use crate::proto::{MICROS, MILLIS, Nanos, SECONDS};
 
 /// A pseudo-random sequence (splitmix64).
-pub(super) struct PseudoRandom(pub(super) u64);
+pub(in crate::proto::congestion) struct PseudoRandom(pub(in crate::proto::congestion) u64);
 
 impl PseudoRandom {
     fn next(&mut self) -> u64 {
@@ -26,26 +26,26 @@ impl PseudoRandom {
         mixed ^ (mixed >> 31)
     }
 
-    pub(super) fn share(&mut self) -> f64 {
+    pub(in crate::proto::congestion) fn share(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1u64 << 53) as f64
     }
 }
 
 /// The path between the hosts.
 #[derive(Clone, Copy)]
-pub(super) struct SimPath {
+pub(in crate::proto::congestion) struct SimPath {
     /// Round-trip time while the queue is empty.
-    pub(super) rtt: Nanos,
+    pub(in crate::proto::congestion) rtt: Nanos,
     /// Rate of the link in bytes per second.
-    pub(super) link: u64,
+    pub(in crate::proto::congestion) link: u64,
     /// Capacity of the queue before the link in bytes.
-    pub(super) queue: u64,
+    pub(in crate::proto::congestion) queue: u64,
     /// Probability of random loss.
-    pub(super) loss: f64,
+    pub(in crate::proto::congestion) loss: f64,
     /// Rate of the policer in bytes per second, and size of its token bucket.
-    pub(super) policer: Option<(u64, u64)>,
+    pub(in crate::proto::congestion) policer: Option<(u64, u64)>,
     /// Pauses of both hosts: mean interval between pauses, and maximum duration of a pause.
-    pub(super) stalls: Option<(Nanos, Nanos)>,
+    pub(in crate::proto::congestion) stalls: Option<(Nanos, Nanos)>,
 }
 
 impl Default for SimPath {
@@ -54,12 +54,12 @@ impl Default for SimPath {
     }
 }
 
-pub(super) struct Sender {
-    pub(super) control: Congestion,
-    pub(super) packet: u64,
+pub(in crate::proto::congestion) struct Sender {
+    pub(in crate::proto::congestion) control: Congestion,
+    pub(in crate::proto::congestion) packet: u64,
     /// The peer's receive window.
-    pub(super) limit: u64,
-    pub(super) starts: Nanos,
+    pub(in crate::proto::congestion) limit: u64,
+    pub(in crate::proto::congestion) starts: Nanos,
 }
 
 struct Sent {
@@ -69,15 +69,15 @@ struct Sent {
     state: PacketState,
 }
 
-pub(super) struct Flow {
-    pub(super) sender: Sender,
+pub(in crate::proto::congestion) struct Flow {
+    pub(in crate::proto::congestion) sender: Sender,
     pacer: Pacer,
     flight: VecDeque<Sent>,
     in_flight: u64,
     number: u64,
     sent: u64,
-    pub(super) arrived: u64,
-    pub(super) lost: u64,
+    pub(in crate::proto::congestion) arrived: u64,
+    pub(in crate::proto::congestion) lost: u64,
     srtt: Nanos,
     min_rtt: Nanos,
     delivery: Delivery,
@@ -94,11 +94,11 @@ pub(super) struct Flow {
 }
 
 impl Flow {
-    pub(super) fn cwnd(&self) -> u64 {
+    pub(in crate::proto::congestion) fn cwnd(&self) -> u64 {
         self.sender.control.cwnd()
     }
 
-    pub(super) fn mean_delay(&self) -> Nanos {
+    pub(in crate::proto::congestion) fn mean_delay(&self) -> Nanos {
         (self.delays.0 / u128::from(self.delays.1.max(1))) as Nanos
     }
 }
@@ -109,10 +109,10 @@ enum ModelEvent {
     Wake { flow: usize },
 }
 
-pub(super) struct Model {
-    pub(super) path: SimPath,
-    pub(super) flows: Vec<Flow>,
-    pub(super) now: Nanos,
+pub(in crate::proto::congestion) struct Model {
+    pub(in crate::proto::congestion) path: SimPath,
+    pub(in crate::proto::congestion) flows: Vec<Flow>,
+    pub(in crate::proto::congestion) now: Nanos,
     events: BinaryHeap<Reverse<(Nanos, u64, ModelEvent)>>,
     order: u64,
     random: PseudoRandom,
@@ -125,7 +125,7 @@ pub(super) struct Model {
 }
 
 impl Model {
-    pub(super) fn new(path: SimPath, seed: u64) -> Self {
+    pub(in crate::proto::congestion) fn new(path: SimPath, seed: u64) -> Self {
         let tokens = (path.policer.map_or(0, |(_, burst)| burst) as f64, 0);
         let mut model = Model {
             path,
@@ -143,7 +143,7 @@ impl Model {
         model
     }
 
-    pub(super) fn add(&mut self, sender: Sender) -> usize {
+    pub(in crate::proto::congestion) fn add(&mut self, sender: Sender) -> usize {
         let flow = self.flows.len();
         let wake_at = sender.starts;
         self.post(wake_at, ModelEvent::Wake { flow });
@@ -171,7 +171,7 @@ impl Model {
     }
 
     /// Runs the model for the time `time`. Returns the throughput of each flow in bytes per second.
-    pub(super) fn run(&mut self, time: Nanos) -> Vec<f64> {
+    pub(in crate::proto::congestion) fn run(&mut self, time: Nanos) -> Vec<f64> {
         let end = self.now + time;
         let before: Vec<u64> = self.flows.iter().map(|flow| flow.arrived).collect();
         self.flows.iter_mut().for_each(|flow| flow.delays = (0, 0));
@@ -189,7 +189,7 @@ impl Model {
     }
 
     /// Limits the rate of a flow's application to `rate` bytes per second.
-    pub(super) fn offer(&mut self, flow: usize, rate: u64) {
+    pub(in crate::proto::congestion) fn offer(&mut self, flow: usize, rate: u64) {
         let now = self.now;
         let flow = &mut self.flows[flow];
         flow.offered = Some((rate, now, flow.sent));
