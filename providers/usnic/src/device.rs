@@ -105,21 +105,16 @@ impl Device {
 
     /// Returns the maximum datagram payload in bytes on this interface.
     pub(crate) fn ceiling(&self) -> usize {
-        self.interface.largest_payload().min(self.settings.mtu_ceiling)
+        self.interface.payload_of(self.interface.mtu).min(self.settings.mtu_ceiling)
     }
 
     /// Returns the properties of the path to `peer`. Traffic to any address of this host goes through the loopback
     /// interface.
     pub(crate) fn path_to(&self, peer: SocketAddr) -> PeerPath {
-        if self.interface.is_loopback {
-            return PeerPath { ceiling: self.ceiling(), is_local: true };
-        }
-        match address::local_mtu(self.interface.address, peer) {
-            Some(mtu) => {
-                PeerPath { ceiling: self.interface.payload_of(mtu).min(self.settings.mtu_ceiling), is_local: true }
-            }
-            None => PeerPath { ceiling: self.ceiling(), is_local: false },
-        }
+        let Interface { address, mtu, is_loopback, .. } = self.interface;
+        let local_mtu = if is_loopback { Some(mtu) } else { address::local_mtu(address, peer) };
+        let payload = self.interface.payload_of(local_mtu.unwrap_or(mtu));
+        PeerPath { ceiling: payload.min(self.settings.mtu_ceiling), is_local: local_mtu.is_some() }
     }
 
     /// Schedules work that a connection has got outside a pass, for example by a post. Acquires no lock of a queue

@@ -8,7 +8,7 @@ use crate::counters::{self, CounterValues};
 use crate::device::{CONNECTIONS, Device};
 use crate::memory::regions::SLOTS;
 use crate::proto::conn::ConnConfig;
-use crate::proto::wire::{DataFields, Message, PacketHeader};
+use crate::proto::wire::FRAGMENT;
 
 pub(crate) fn limits() -> Limits {
     let limits = dapl_software::limits::limits(CONNECTIONS as u32 - 1, SLOTS as u32 - 1);
@@ -41,16 +41,12 @@ pub(crate) fn named_attributes(device: &Device) -> Vec<(String, String)> {
         ("address".into(), device.address().to_string()),
         ("data port".into(), socket.local().port().to_string()),
         ("mtu".into(), device.ceiling().to_string()),
-        (TRANSPORT_MTU.into(), payload(device.ceiling()).to_string()),
+        // The number of message bytes in the largest fragment, without encryption.
+        (TRANSPORT_MTU.into(), device.ceiling().saturating_sub(FRAGMENT).to_string()),
         ("gso".into(), is_on(socket.has_gso())),
         ("gro".into(), is_on(socket.has_gro())),
         ("receive buffer".into(), socket.receive_buffer().to_string()),
     ]
-}
-
-/// Returns the number of message bytes in a fragment of `datagram` bytes (UDP payload) without encryption.
-fn payload(datagram: usize) -> usize {
-    datagram.saturating_sub(size_of::<PacketHeader>() + size_of::<DataFields>() + size_of::<Message>())
 }
 
 /// Returns the counters of an IA: those of its socket and engine, and the totals of its connections.

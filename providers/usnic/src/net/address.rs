@@ -30,11 +30,6 @@ pub(crate) struct Interface {
 const HEADERS: [usize; 2] = [20 + 8, 40 + 8];
 
 impl Interface {
-    /// Returns the maximum datagram payload in bytes at the interface's MTU.
-    pub(crate) fn largest_payload(&self) -> usize {
-        self.payload_of(self.mtu)
-    }
-
     /// Returns the maximum datagram payload in bytes for the IP version of this address, over a path with this MTU.
     pub(crate) fn payload_of(&self, mtu: usize) -> usize {
         let headers = HEADERS[usize::from(self.address.is_ipv6())];
@@ -57,12 +52,9 @@ pub(crate) fn find(requested: Option<&str>) -> io::Result<Result<Interface, Stri
 
 fn choose(requested: Option<&str>, all: &[Interface]) -> Result<Interface, String> {
     let Some(requested) = requested.filter(|requested| !requested.is_empty()) else {
-        let elsewhere = all
-            .iter()
-            .filter(|interface| interface.is_up && !interface.is_loopback)
-            .min_by_key(|interface| preference(interface));
-        let found = elsewhere
-            .or_else(|| all.iter().filter(|interface| interface.is_up).min_by_key(|interface| preference(interface)));
+        let up = || all.iter().filter(|interface| interface.is_up);
+        let elsewhere = up().filter(|interface| !interface.is_loopback).min_by_key(preference);
+        let found = elsewhere.or_else(|| up().min_by_key(preference));
         return found.cloned().ok_or_else(|| "no interface with an address is up (ip address shows them)".to_owned());
     };
     let (text, scope) = match requested.split_once('%') {
@@ -71,11 +63,7 @@ fn choose(requested: Option<&str>, all: &[Interface]) -> Result<Interface, Strin
     };
     let found = match text.parse::<IpAddr>() {
         Ok(ip) => by_address(ip.to_canonical(), scope, all)?,
-        Err(_) => all
-            .iter()
-            .filter(|interface| interface.name == requested)
-            .min_by_key(|interface| preference(interface))
-            .cloned(),
+        Err(_) => all.iter().filter(|interface| interface.name == requested).min_by_key(preference).cloned(),
     };
     match found {
         Some(found) if found.is_up => Ok(found),
@@ -90,7 +78,7 @@ fn choose(requested: Option<&str>, all: &[Interface]) -> Result<Interface, Strin
 }
 
 /// Returns the rank of an address. Among the addresses that `find` may select, it selects one with the lowest rank.
-fn preference(interface: &Interface) -> u8 {
+fn preference(interface: &&Interface) -> u8 {
     match interface.address {
         SocketAddr::V4(_) => 0,
         SocketAddr::V6(_) if !interface.is_link_local() => 1,
@@ -353,13 +341,13 @@ mod tests {
     fn this_host_has_a_loopback_interface() {
         let found = find(Some("127.0.0.1")).unwrap().unwrap();
         assert!(
-            found.is_loopback && found.mtu >= 16_384 && found.largest_payload() <= 65_507,
+            found.is_loopback && found.mtu >= 16_384 && found.payload_of(found.mtu) <= 65_507,
             "the loopback interface has an MTU of 16384 or more: {found:?}"
         );
         assert_eq!(mtu_by_ioctl(&found.name), Some(found.mtu));
         assert_eq!(mtu_by_ioctl("an-interface-with-a-long-name"), None);
-        assert_eq!(interface("e", "[::1]:0", true).largest_payload(), 1452);
-        assert_eq!(interface("e", "1.1.1.1:0", true).largest_payload(), 1472);
+        assert_eq!(interface("e", "[::1]:0", true).payload_of(1500), 1452);
+        assert_eq!(interface("e", "1.1.1.1:0", true).payload_of(1500), 1472);
     }
 
     #[test]

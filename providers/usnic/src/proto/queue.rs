@@ -129,25 +129,18 @@ impl<T: Default> OrderedQueue<T> {
     /// active entry has.
     pub(crate) fn start(&mut self, key: u64) -> Option<u32> {
         let slot = self.take_next()?;
-        self.link(slot);
-        self.entries[slot as usize].key = key;
-        if key != UNNUMBERED {
-            self.insert(key, slot);
-        }
-        Some(slot)
-    }
-
-    /// Appends an entry to the list of active entries.
-    #[inline(always)]
-    fn link(&mut self, slot: u32) {
         let last = std::mem::replace(&mut self.last, slot);
         let entry = &mut self.entries[slot as usize];
-        (entry.is_active, entry.before, entry.behind) = (true, last, NONE);
+        (entry.is_active, entry.key, entry.before, entry.behind) = (true, key, last, NONE);
         match self.entries.get_mut(last as usize) {
             Some(entry) => entry.behind = slot,
             None => self.first = slot,
         }
         self.active += 1;
+        if key != UNNUMBERED {
+            self.insert(key, slot);
+        }
+        Some(slot)
     }
 
     /// Returns the slot of the active entry with this key.

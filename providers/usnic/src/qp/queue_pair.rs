@@ -234,11 +234,6 @@ impl QpCore {
         };
         QpCaps { credits, ..self.caps }
     }
-
-    /// Whether the queue pair is new or reset: no connection or attempt has started since then.
-    fn is_unconnected(&self) -> bool {
-        self.state.lock().phase == QpPhase::Unconnected
-    }
 }
 
 impl Connection for Qp {
@@ -250,7 +245,7 @@ impl Connection for Qp {
     }
 
     fn connect(&self, spec: &ConnectSpec<'_>, conn: ConnId) -> Result<()> {
-        if !self.0.is_unconnected() {
+        if self.0.state.lock().phase != QpPhase::Unconnected {
             return Err(Error::Internal);
         }
         self.0.cm.connect(self.0.clone(), spec, conn, self.0.caps()).map(drop)

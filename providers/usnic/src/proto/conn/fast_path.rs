@@ -171,8 +171,7 @@ impl<D: PostedData> Conn<D> {
         self.now = now;
         self.short_permit.left -= 1;
         let bytes = (FRAGMENT + self.send_path.extra) as u64 + u64::from(length);
-        let sent =
-            SentPayload { what: PayloadOwner::Request, command: true, slot, offset: 0, length, is_refragmented: false };
+        let sent = SentPayload { command: true, ..SentPayload::new(PayloadOwner::Request, slot, 0, length) };
         self.flight.sent(now, bytes, sent);
         self.prefers_responses = true;
         self.commands += 1;

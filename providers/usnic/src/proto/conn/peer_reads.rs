@@ -163,14 +163,7 @@ impl PeerReads {
         if self.is_unreadable(slot) || read.is_atomic() && read.previous_value.is_none() {
             return None;
         }
-        Some(SentPayload {
-            what: PayloadOwner::Response,
-            command: false,
-            slot,
-            offset: read.sent_bytes,
-            length,
-            is_refragmented: false,
-        })
+        Some(SentPayload::new(PayloadOwner::Response, slot, read.sent_bytes, length))
     }
 
     /// Records that a packet returned by `next` was sent.

@@ -28,6 +28,14 @@ pub(super) struct SentPayload {
     pub(super) is_refragmented: bool,
 }
 
+impl SentPayload {
+    /// Describes a packet of the data channel that is sent as one datagram.
+    #[inline(always)]
+    pub(super) fn new(what: PayloadOwner, slot: u32, offset: u32, length: u32) -> Self {
+        SentPayload { what, command: false, slot, offset, length, is_refragmented: false }
+    }
+}
+
 /// The object to which a packet's payload belongs.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum PayloadOwner {
@@ -231,14 +239,7 @@ impl<Q: Default> SendQueue<Q> {
             _ if request.sent_bytes == 0 && left <= fragment => left,
             _ => left.min(chunk),
         };
-        Ok(SentPayload {
-            what: PayloadOwner::Request,
-            command: false,
-            slot,
-            offset: request.sent_bytes,
-            length,
-            is_refragmented: false,
-        })
+        Ok(SentPayload::new(PayloadOwner::Request, slot, request.sent_bytes, length))
     }
 
     /// Whether all packets of all posted requests were sent.
