@@ -58,6 +58,7 @@ use counters::IaCounters;
 use memory::regions::Regions;
 use qp::QpCore;
 use qp::context::{MwCore, Windows};
+use srq::SrqCore;
 
 // Unit tests are not linked with libdat, so they do not export the provider's entry points.
 #[cfg(not(test))]
@@ -215,7 +216,8 @@ impl QueueProvider for Usnic {
 
     fn create_srq(&self, pd: &Pd, spec: SrqSpec) -> Result<Srq> {
         self.adapter.start_engine()?;
-        Srq::new(pd.0, spec, self.adapter.device.jobs.clone(), self.srqs.clone(), self.limits.max_srqs)
+        let (jobs, count) = (self.adapter.device.jobs.clone(), self.srqs.clone());
+        SrqCore::new(pd.0, spec, jobs, count, self.limits.max_srqs).map(Srq)
     }
 
     fn create_cq(&self, sink: Weak<dyn CqSink>) -> Result<Cq> {

@@ -6,14 +6,13 @@
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
 
 use dapl::error::Result;
-use dapl::provider::{Segment, SharedReceiveQueue, SrqSpec};
+use dapl::provider::{Segment, SharedReceiveQueue};
 use dapl_software::memory::scatter_gather::Segments;
 pub(crate) use dapl_software::srq::SrqRecv;
 
-use crate::engine::jobs::{Job, Jobs};
+use crate::engine::jobs::Job;
 
 /// A shared receive queue, shared by its [`Srq`], queue pairs, and jobs of the engine.
 pub(crate) type SrqCore = dapl_software::srq::SrqCore<dyn SrqWaiter, Job>;
@@ -28,19 +27,6 @@ pub(crate) trait SrqWaiter: Send + Sync {
 
 /// The shared receive queue object that dapl owns.
 pub struct Srq(pub(crate) Arc<SrqCore>);
-
-impl Srq {
-    /// Creates a queue. Error: `Exhausted(Srq)` if `queue_count` is at least `max_queues`.
-    pub(crate) fn new(
-        pd: u32,
-        spec: SrqSpec,
-        jobs: Arc<Jobs>,
-        queue_count: Arc<AtomicU32>,
-        max_queues: u32,
-    ) -> Result<Self> {
-        SrqCore::new(pd, spec, jobs, queue_count, max_queues).map(Srq)
-    }
-}
 
 impl SharedReceiveQueue for Srq {
     fn post_recv(&self, segments: &[Segment], cookie: u64) -> Result<()> {
@@ -68,12 +54,13 @@ impl SharedReceiveQueue for Srq {
 #[cfg(test)]
 mod tests {
     use std::sync::Weak;
-    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
     use dapl::error::{Error, Resource};
-    use dapl::provider::SrqSink;
+    use dapl::provider::{SrqSink, SrqSpec};
 
     use super::*;
+    use crate::engine::jobs::Jobs;
 
     #[derive(Default)]
     struct FakeWaiter {
@@ -101,7 +88,7 @@ mod tests {
         let (sink, jobs) = (Arc::new(CountingSink::default()), Arc::new(Jobs::new().unwrap()));
         let weak: Weak<dyn SrqSink> = Arc::downgrade(&(sink.clone() as Arc<dyn SrqSink>));
         let spec = SrqSpec { max_recvs, max_iov: 1, sink: weak };
-        (Srq::new(1, spec, jobs.clone(), Arc::default(), 1).unwrap(), sink, jobs)
+        (Srq(SrqCore::new(1, spec, jobs.clone(), Arc::default(), 1).unwrap()), sink, jobs)
     }
 
     fn waiter(fake: &Arc<FakeWaiter>) -> Weak<dyn SrqWaiter> {
@@ -197,7 +184,7 @@ mod tests {
         let sink: Weak<dyn SrqSink> = Weak::<CountingSink>::new();
         let new = || {
             let spec = SrqSpec { max_recvs: 1, max_iov: 1, sink: sink.clone() };
-            Srq::new(1, spec, jobs.clone(), queue_count.clone(), 1)
+            SrqCore::new(1, spec, jobs.clone(), queue_count.clone(), 1)
         };
         let first = new().unwrap();
         assert_eq!(new().err(), Some(Error::Exhausted(Resource::Srq)));

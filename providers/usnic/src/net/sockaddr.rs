@@ -69,12 +69,6 @@ unsafe impl SocketAddrArg for SockAddr {
     }
 }
 
-impl std::fmt::Debug for SockAddr {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        std::fmt::Debug::fmt(&read(&self.raw, self.length), f)
-    }
-}
-
 /// Converts an address that the kernel has written. Returns `None` for another address family or too few bytes.
 pub(crate) fn read(raw: &RawSockAddr, length: libc::socklen_t) -> Option<SocketAddr> {
     // SAFETY: both address formats begin with the family field, and all bytes of the union are initialized.

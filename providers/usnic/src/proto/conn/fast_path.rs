@@ -98,7 +98,7 @@ impl<D: PostedData> Conn<D> {
             && self.commands < self.config.command_depth
             && self.has_window()
             && bytes <= self.send_path.path.size() as u64
-            && self.send_path.window_allows(now, bytes, self.flight.bytes())
+            && self.send_path.may_send_at(now, bytes, self.flight.bytes()) == Some(0)
     }
 
     /// Returns the datagram size in bytes of a short send.

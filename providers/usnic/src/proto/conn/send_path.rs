@@ -96,11 +96,6 @@ impl SendPath {
         self.pacer.may_send(now, bytes).is_ok()
     }
 
-    /// Same as [`Self::may_send`], but does not record that the congestion window limits sending.
-    pub(super) fn window_allows(&self, now: Nanos, bytes: u64, in_flight: u64) -> bool {
-        (in_flight == 0 || in_flight + bytes <= self.window()) && self.pacer.may_send(now, bytes).is_ok()
-    }
-
     /// Returns the time at which `bytes` may be sent, or 0 if now. Returns `None` if the window has no space before an
     /// ack.
     pub(super) fn may_send_at(&self, now: Nanos, bytes: u64, in_flight: u64) -> Option<Nanos> {
