@@ -250,13 +250,13 @@ impl<D: PostedData> Conn<D> {
         };
         if let Some(slot) = self.refused_request(psn).or(self.requests.queue.first()) {
             // Earlier requests can no longer complete, so they are flushed.
-            while let Some(first) = self.requests.queue.first().filter(|first| *first != slot) {
-                self.complete(first, Status::Flushed, host);
+            while self.requests.queue.first().is_some_and(|first| first != slot) {
+                self.complete_first(Status::Flushed, host);
             }
             if let Some(request) = self.requests.queue.get(slot).filter(|_| status == Status::RemoteAccess) {
                 host.access_refused(&request.driver_data, request.work, request.length);
             }
-            self.complete(slot, status, host);
+            self.complete_first(status, host);
         }
         self.reset_after_failure(host);
     }
@@ -268,8 +268,9 @@ impl<D: PostedData> Conn<D> {
         unacked.or_else(|| self.requests.answered_request_of(psn))
     }
 
-    fn complete(&mut self, slot: u32, status: Status, host: &mut impl ConnCallbacks<D>) {
-        if let Some(request) = self.requests.queue.remove(slot) {
+    /// Completes the oldest request.
+    fn complete_first(&mut self, status: Status, host: &mut impl ConnCallbacks<D>) {
+        if let Some(request) = self.requests.queue.pop() {
             host.request_done(&mut request.driver_data, status, 0);
         }
     }
@@ -279,9 +280,7 @@ impl<D: PostedData> Conn<D> {
     #[cold]
     pub(super) fn end_after_invalid_packet(&mut self, status: Status, host: &mut impl ConnCallbacks<D>) {
         let is_idle = self.requests.queue.is_empty();
-        if let Some(request) = self.requests.queue.pop() {
-            host.request_done(&mut request.driver_data, status, 0);
-        }
+        self.complete_first(status, host);
         self.close(Some(if is_idle { ConnectionEvent::Disconnected } else { ConnectionEvent::Broken }), host);
         self.start_reset();
     }

@@ -72,7 +72,7 @@ impl<D: PostedData> ReceiveQueue<D> {
     /// Queues a receive. Returns the driver's data in it, which the caller must write, or `None` if the queue is full.
     #[inline(always)]
     pub(super) fn push(&mut self, capacity: u64) -> Option<&mut D::Recv> {
-        let (_, receive) = self.queue.push()?;
+        let receive = self.queue.push()?;
         receive.capacity = capacity; // `take_completed` has reset all other fields.
         Some(&mut receive.driver_data)
     }
@@ -138,7 +138,7 @@ impl<D: PostedData> ReceiveQueue<D> {
         if beyond >= 0 && !self.bind(beyond.unsigned_abs() + 1, host) {
             return Err(NotAccepted::Later);
         }
-        self.queue.find(u64::from(number)).map(Some).ok_or(NotAccepted::Later)
+        self.queue.nth_active(number.wrapping_sub(self.complete)).map(Some).ok_or(NotAccepted::Later)
     }
 
     /// Returns the receive for this message, if the message is the next one, all earlier messages are complete, and
@@ -152,7 +152,7 @@ impl<D: PostedData> ReceiveQueue<D> {
     pub(super) fn complete_waiting(&mut self) -> Option<&mut D::Recv> {
         self.bound = self.bound.wrapping_add(1);
         self.complete = self.complete.wrapping_add(1);
-        self.queue.pop_waiting().map(|receive| &mut receive.driver_data)
+        self.queue.pop().map(|receive| &mut receive.driver_data)
     }
 
     /// Assigns receives to the next `count` messages. Returns false if there are too few receives, or if a connection
@@ -172,7 +172,7 @@ impl<D: PostedData> ReceiveQueue<D> {
             return false;
         }
         for _ in 0..count {
-            self.queue.start(u64::from(self.bound));
+            self.queue.start();
             self.bound = self.bound.wrapping_add(1);
         }
         true
@@ -182,7 +182,7 @@ impl<D: PostedData> ReceiveQueue<D> {
         let Some((driver_data, capacity)) = host.take_shared() else { return false };
         let Some(slot) = self.push(capacity) else { return false };
         *slot = driver_data;
-        self.queue.start(u64::from(self.bound));
+        self.queue.start();
         self.bound = self.bound.wrapping_add(1);
         true
     }
@@ -221,13 +221,12 @@ impl<D: PostedData> ReceiveQueue<D> {
     /// Removes the oldest receive if it is complete: all its bytes have arrived, and all packets before its last
     /// packet. `next` is the first PSN that has not arrived.
     pub(super) fn take_completed(&mut self, next: Psn) -> Option<(&mut D::Recv, IncomingMessage)> {
-        let slot = self.queue.first()?;
-        let receive = self.queue.get(slot)?;
+        let receive = self.queue.get(self.queue.first()?)?;
         if !receive.is_whole || !receive.last.is_before(next) {
             return None;
         }
         self.complete = self.complete.wrapping_add(1);
-        let receive = self.queue.remove(slot)?;
+        let receive = self.queue.pop()?;
         let message = receive.message.take();
         receive.received.clear();
         receive.is_whole = false;

@@ -10,7 +10,7 @@ use dapl_software::memory::atomic::Atomic;
 
 use super::types::{Operation, Post, SendValue};
 use crate::proto::psn::Psn;
-use crate::proto::queue::{OrderedQueue, UNNUMBERED};
+use crate::proto::queue::OrderedQueue;
 use crate::proto::ranges::Ranges;
 use crate::proto::wire::Op;
 
@@ -113,6 +113,8 @@ pub(super) struct SendLimits {
 
 pub(super) struct SendQueue<Q> {
     pub(super) queue: OrderedQueue<PostedRequest<Q>>,
+    /// Slots of the active reads and atomic operations. The last one has the number before `NextNumbers::reads`.
+    reads: VecDeque<u32>,
     pub(super) numbers: NextNumbers,
     /// Slot of the request of which some but not all packets were sent.
     segmenting: Option<u32>,
@@ -156,12 +158,6 @@ impl Operation {
     pub(crate) fn is_extension(self) -> bool {
         matches!(self, Operation::SendWith(_) | Operation::WriteImmediate { .. } | Operation::Atomic(..))
     }
-
-    /// Returns the key by which the queue finds the request when its response arrives, or [`UNNUMBERED`] for a request
-    /// without a response.
-    fn key(self, id: u32) -> u64 {
-        if self.is_answered() { id.into() } else { UNNUMBERED }
-    }
 }
 
 /// Whether the peer has a receive for the send with this number.
@@ -173,6 +169,7 @@ impl<Q: Default> SendQueue<Q> {
     pub(super) fn new(capacity: u32) -> Self {
         SendQueue {
             queue: OrderedQueue::new(capacity),
+            reads: VecDeque::new(),
             numbers: NextNumbers::default(),
             segmenting: None,
             reads_outstanding: 0,
@@ -186,7 +183,7 @@ impl<Q: Default> SendQueue<Q> {
     #[inline(always)]
     pub(super) fn push(&mut self, post: Post) -> Option<&mut Q> {
         let Post { work, length, fence } = post;
-        let (_, request) = self.queue.push()?;
+        let request = self.queue.push()?;
         request.received.clear();
         (request.work, request.length, request.fence) = (work, length, fence);
         (request.phase, request.psn, request.answered) = (SendPhase::Segmenting, None, false);
@@ -266,7 +263,8 @@ impl<Q: Default> SendQueue<Q> {
 
     /// Starts the first waiting request.
     pub(super) fn start(&mut self) -> Option<&mut PostedRequest<Q>> {
-        let request = self.queue.get_mut(self.queue.next()?)?;
+        let slot = self.queue.start()?;
+        let request = self.queue.get_mut(slot)?;
         let number = match request.work {
             work if work.takes_receive() => &mut self.numbers.sends,
             work if work.is_answered() => &mut self.numbers.reads,
@@ -274,10 +272,11 @@ impl<Q: Default> SendQueue<Q> {
         };
         request.id = *number;
         *number = number.wrapping_add(1);
-        let key = request.work.key(request.id);
-        self.reads_outstanding += u32::from(request.work.is_answered());
-        let slot = self.queue.start(key)?;
-        self.queue.get_mut(slot)
+        if request.work.is_answered() {
+            self.reads_outstanding += 1;
+            self.reads.push_back(slot);
+        }
+        Some(request)
     }
 
     /// Records that a packet returned by `next` was sent.
@@ -321,7 +320,8 @@ impl<Q: Default> SendQueue<Q> {
 
     /// Returns the slot of the outstanding read or atomic operation with this number.
     pub(super) fn read(&self, id: u32) -> Option<u32> {
-        self.queue.find(id.into())
+        let oldest = self.numbers.reads.wrapping_sub(self.reads.len() as u32);
+        self.reads.get(id.wrapping_sub(oldest) as usize).copied()
     }
 
     /// Records received bytes of a response. Returns false if there is no space to record the range. The bytes must
@@ -353,13 +353,16 @@ impl<Q: Default> SendQueue<Q> {
     /// Removes the oldest request if it is done or has failed. Returns its driver data, and its length in bytes or its
     /// error status.
     pub(super) fn take_ended(&mut self) -> Option<(&mut Q, Result<u64, Status>)> {
-        let slot = self.queue.first()?;
-        let outcome = match self.queue.get(slot)?.phase {
-            SendPhase::Done => Ok(u64::from(self.queue.get(slot)?.length)),
+        let request = self.queue.get(self.queue.first()?)?;
+        let outcome = match request.phase {
+            SendPhase::Done => Ok(u64::from(request.length)),
             SendPhase::Failed(status) => Err(status),
             SendPhase::Segmenting | SendPhase::Out => return None,
         };
-        self.queue.remove(slot).map(|request| (&mut request.driver_data, outcome))
+        if request.work.is_answered() {
+            self.reads.pop_front();
+        }
+        self.queue.pop().map(|request| (&mut request.driver_data, outcome))
     }
 
     /// Returns the slot of the active read or atomic operation whose packet had this PSN.
