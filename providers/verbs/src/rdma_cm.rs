@@ -8,22 +8,18 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::BorrowedFd;
-use std::ptr::{self, NonNull};
+use std::ptr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use ibverbs_sys::{IBV_EVENT_COMM_EST, ibv_qp_attr, ibv_qp_state};
 use rdma_cm_sys::*;
 
+use crate::ibv::Handle;
 use crate::qp::state::StateChange;
 
 /// An rdma_cm event channel, which all ids of an IA use.
-pub(crate) struct EventChannel(NonNull<rdma_event_channel>);
-
-// SAFETY: librdmacm allows any thread to use a channel.
-unsafe impl Send for EventChannel {}
-// SAFETY: librdmacm allows several threads to use a channel concurrently.
-unsafe impl Sync for EventChannel {}
+pub(crate) struct EventChannel(Handle<rdma_event_channel>);
 
 /// A copy of an rdma_cm event, made before the event was acknowledged.
 pub(crate) struct CmEvent {
@@ -86,8 +82,7 @@ impl EventChannel {
         // librdmacm is loaded here, because every other call needs a channel or an id of a channel.
         load().map_err(|error| io::Error::new(io::ErrorKind::Unsupported, error.clone()))?;
         // SAFETY: the library is loaded, and the function has no arguments.
-        let channel = unsafe { rdma_create_event_channel() };
-        let channel = EventChannel(NonNull::new(channel).ok_or_else(io::Error::last_os_error)?);
+        let channel = EventChannel(Handle::check(unsafe { rdma_create_event_channel() })?);
         rustix::io::ioctl_fionbio(channel.fd(), true)?;
         Ok(Arc::new(channel))
     }
@@ -126,7 +121,7 @@ impl EventChannel {
             let number = fresh();
             // SAFETY: the new id is valid, and no other thread knows it yet.
             unsafe { (*raw.id).context = number as *mut c_void };
-            NonNull::new(raw.id).map(|id| (CmId { id, _channel: self.clone() }, number))
+            Handle::check(raw.id).ok().map(|id| (CmId { id, _channel: self.clone() }, number))
         });
         let params = ConnParams::of(conn);
         let (kind, status) = (raw.event, raw.status);
@@ -145,14 +140,9 @@ impl Drop for EventChannel {
 
 /// An rdma_cm id: a listener, a connection request, an attempt to connect, or a connection.
 pub(crate) struct CmId {
-    id: NonNull<rdma_cm_id>,
+    id: Handle<rdma_cm_id>,
     _channel: Arc<EventChannel>,
 }
-
-// SAFETY: librdmacm allows any thread to use an id.
-unsafe impl Send for CmId {}
-// SAFETY: librdmacm allows several threads to use an id concurrently.
-unsafe impl Sync for CmId {}
 
 impl Drop for CmId {
     fn drop(&mut self) {
@@ -181,8 +171,7 @@ impl CmId {
         let mut id = ptr::null_mut();
         // SAFETY: the channel is open. librdmacm stores `number` and never dereferences it.
         check_result(unsafe { rdma_create_id(channel.0.as_ptr(), &mut id, number as *mut c_void, RDMA_PS_TCP) })?;
-        let id = NonNull::new(id).ok_or_else(io::Error::last_os_error)?;
-        Ok(CmId { id, _channel: channel.clone() })
+        Ok(CmId { id: Handle::check(id)?, _channel: channel.clone() })
     }
 
     pub(crate) fn bind(&self, address: SocketAddr) -> io::Result<()> {

@@ -230,7 +230,6 @@ impl SharedReceiveQueue for Srq {
 }
 
 /// The posted receives by slot.
-#[derive(Debug)]
 struct RecvSlots {
     cookies: Vec<Option<u64>>,
     free_slots: Vec<usize>,

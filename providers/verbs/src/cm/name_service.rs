@@ -37,7 +37,6 @@ const MAX_REPORTED: usize = 20;
 pub(crate) type Gid = [u8; 16];
 
 /// The path of the file, and its content once it was read.
-#[derive(Debug)]
 pub(crate) struct NameService {
     path: PathBuf,
     table: OnceLock<GidTable>,

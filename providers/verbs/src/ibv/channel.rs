@@ -2,31 +2,25 @@
 
 use std::io;
 use std::os::fd::BorrowedFd;
-use std::ptr::{self, NonNull};
+use std::ptr;
 use std::sync::Arc;
 
 use ibverbs_sys::{
     ibv_ack_cq_events, ibv_comp_channel, ibv_create_comp_channel, ibv_destroy_comp_channel, ibv_get_cq_event,
 };
 
-use super::{Context, check_destroy, check_object, nonblocking};
+use super::{Context, Handle, check_destroy, nonblocking};
 
-#[derive(Debug)]
 pub(crate) struct CompletionChannel {
-    channel: NonNull<ibv_comp_channel>,
+    pub(super) handle: Handle<ibv_comp_channel>,
     context: Arc<Context>,
 }
-
-// SAFETY: libibverbs allows any thread to use a channel.
-unsafe impl Send for CompletionChannel {}
-// SAFETY: libibverbs allows several threads to use a channel concurrently.
-unsafe impl Sync for CompletionChannel {}
 
 impl CompletionChannel {
     pub(crate) fn new(context: &Arc<Context>) -> io::Result<Arc<Self>> {
         // SAFETY: `context` is open until it is dropped.
-        let channel = check_object(unsafe { ibv_create_comp_channel(context.as_ptr()) })?;
-        let channel = CompletionChannel { channel, context: context.clone() };
+        let handle = Handle::check(unsafe { ibv_create_comp_channel(context.handle.as_ptr()) })?;
+        let channel = CompletionChannel { handle, context: context.clone() };
         nonblocking(channel.fd())?;
         Ok(Arc::new(channel))
     }
@@ -34,7 +28,7 @@ impl CompletionChannel {
     /// Returns the descriptor, which is readable when a completion queue has an event.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the descriptor is open as long as the channel, and the result borrows the channel.
-        unsafe { BorrowedFd::borrow_raw((*self.as_ptr()).fd) }
+        unsafe { BorrowedFd::borrow_raw((*self.handle.as_ptr()).fd) }
     }
 
     /// Reads the next event and returns the id of its completion queue; `None` if there is no event. The event is
@@ -42,7 +36,7 @@ impl CompletionChannel {
     pub(crate) fn next(&self) -> io::Result<Option<usize>> {
         let (mut cq, mut id) = (ptr::null_mut(), ptr::null_mut());
         // SAFETY: the channel is open, and `cq` and `id` are valid pointers to write to.
-        if unsafe { ibv_get_cq_event(self.as_ptr(), &mut cq, &mut id) } != 0 {
+        if unsafe { ibv_get_cq_event(self.handle.as_ptr(), &mut cq, &mut id) } != 0 {
             let error = io::Error::last_os_error();
             return if error.kind() == io::ErrorKind::WouldBlock { Ok(None) } else { Err(error) };
         }
@@ -51,16 +45,12 @@ impl CompletionChannel {
         unsafe { ibv_ack_cq_events(cq, 1) };
         Ok(Some(id as usize))
     }
-
-    pub(super) fn as_ptr(&self) -> *mut ibv_comp_channel {
-        self.channel.as_ptr()
-    }
 }
 
 impl Drop for CompletionChannel {
     fn drop(&mut self) {
         // SAFETY: no completion queue uses the channel: each holds an `Arc` of it.
-        let result = unsafe { ibv_destroy_comp_channel(self.as_ptr()) };
+        let result = unsafe { ibv_destroy_comp_channel(self.handle.as_ptr()) };
         check_destroy(&format!("completion channel of {}", self.context.name()), result);
     }
 }

@@ -5,7 +5,6 @@ use std::ffi::{CStr, c_int};
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
-use std::ptr::NonNull;
 use std::sync::{Arc, OnceLock};
 
 use ibverbs_sys::{
@@ -15,22 +14,16 @@ use ibverbs_sys::{
 };
 
 use super::event::{self, AsyncEvent};
-use super::{check_destroy, check_object, check_result, nonblocking};
+use super::{Handle, check_destroy, check_result, nonblocking};
 
 /// An open device. It is closed when the last object that holds a reference to it is dropped.
-#[derive(Debug)]
 pub(crate) struct Context {
-    context: NonNull<ibv_context>,
+    pub(super) handle: Handle<ibv_context>,
     name: String,
     iwarp: bool,
     /// Whether the device has atomic operations; queried at the first use.
     atomics: OnceLock<bool>,
 }
-
-// SAFETY: libibverbs allows any thread to use a context.
-unsafe impl Send for Context {}
-// SAFETY: libibverbs allows several threads to use a context concurrently.
-unsafe impl Sync for Context {}
 
 /// An entry of a port's GID table.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -76,10 +69,10 @@ impl Context {
             .find(|&device| DeviceList::name(device) == name)
             .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, format!("libibverbs lists no device {name}")))?;
         // SAFETY: `device` is in `list`, which is freed when this function returns.
-        let context = check_object(unsafe { ibv_open_device(device) })?;
+        let handle = Handle::check(unsafe { ibv_open_device(device) })?;
         // SAFETY: `device` is in `list`, which is not freed yet.
         let iwarp = unsafe { (*device).transport_type } == IBV_TRANSPORT_IWARP;
-        let context = Context { context, name: name.to_string(), iwarp, atomics: OnceLock::new() };
+        let context = Context { handle, name: name.to_string(), iwarp, atomics: OnceLock::new() };
         nonblocking(context.events())?;
         Ok(Arc::new(context))
     }
@@ -100,7 +93,7 @@ impl Context {
     pub(crate) fn attributes(&self) -> io::Result<ibv_device_attr> {
         let mut attributes = ibv_device_attr::default();
         // SAFETY: the context is open, and `attributes` is a valid record to write to.
-        check_result(unsafe { ibv_query_device(self.as_ptr(), &mut attributes) })?;
+        check_result(unsafe { ibv_query_device(self.handle.as_ptr(), &mut attributes) })?;
         Ok(attributes)
     }
 
@@ -109,7 +102,7 @@ impl Context {
         let mut attributes = ibv_port_attr::default();
         // SAFETY: the context is open. The function writes an older, shorter version of the record, which ends with the
         // field `flags`. Later fields of `attributes` stay zero.
-        check_result(unsafe { ibv_query_port(self.as_ptr(), port, (&raw mut attributes).cast()) })?;
+        check_result(unsafe { ibv_query_port(self.handle.as_ptr(), port, (&raw mut attributes).cast()) })?;
         Ok(attributes)
     }
 
@@ -125,7 +118,7 @@ impl Context {
         // SAFETY: the context is open, and `entries` has space for `entries.len()` records of the size passed.
         let found = unsafe {
             ibverbs_sys::_ibv_query_gid_table(
-                self.as_ptr(),
+                self.handle.as_ptr(),
                 entries.as_mut_ptr(),
                 entries.len(),
                 0,
@@ -148,7 +141,7 @@ impl Context {
     /// Returns the descriptor that is readable when an asynchronous event is pending.
     pub(crate) fn events(&self) -> BorrowedFd<'_> {
         // SAFETY: the descriptor is open as long as the context, and the result borrows the context.
-        unsafe { BorrowedFd::borrow_raw((*self.as_ptr()).async_fd) }
+        unsafe { BorrowedFd::borrow_raw((*self.handle.as_ptr()).async_fd) }
     }
 
     /// Reads and acknowledges the next asynchronous event; `None` if none is pending.
@@ -156,21 +149,17 @@ impl Context {
         event::next(self)
     }
 
-    pub(crate) fn as_ptr(&self) -> *mut ibv_context {
-        self.context.as_ptr()
-    }
-
     /// Returns the function table of the device.
     pub(super) fn ops(&self) -> &ibverbs_sys::ibv_context_ops {
         // SAFETY: the table is part of the context. `ibv_open_device` fills it, and it does not change later.
-        unsafe { &(*self.as_ptr()).ops }
+        unsafe { &(*self.handle.as_ptr()).ops }
     }
 }
 
 impl Drop for Context {
     fn drop(&mut self) {
         // SAFETY: no object uses the context: each holds an `Arc` of it.
-        check_destroy(&format!("context of {}", self.name), unsafe { ibv_close_device(self.as_ptr()) });
+        check_destroy(&format!("context of {}", self.name), unsafe { ibv_close_device(self.handle.as_ptr()) });
     }
 }
 
@@ -198,7 +187,7 @@ fn interface_name(index: u32) -> Option<String> {
 
 /// The result of `ibv_get_device_list`.
 struct DeviceList {
-    list: NonNull<*mut ibv_device>,
+    list: Handle<*mut ibv_device>,
     count: usize,
 }
 
@@ -208,7 +197,7 @@ impl DeviceList {
         ibverbs_sys::load().map_err(|error| io::Error::new(io::ErrorKind::Unsupported, error.clone()))?;
         let mut count: c_int = 0;
         // SAFETY: `count` is a valid pointer to write the number to.
-        let list = check_object(unsafe { ibv_get_device_list(&mut count) })?;
+        let list = Handle::check(unsafe { ibv_get_device_list(&mut count) })?;
         Ok(DeviceList { list, count: usize::try_from(count).unwrap_or(0) })
     }
 

@@ -3,28 +3,21 @@
 use std::ffi::{c_int, c_void};
 use std::io;
 use std::mem::MaybeUninit;
-use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use ibverbs_sys::{ibv_cq, ibv_create_cq, ibv_destroy_cq, ibv_resize_cq, ibv_wc};
 
-use super::{CompletionChannel, Context, check_destroy, check_object, check_result, missing_verb};
+use super::{CompletionChannel, Context, Handle, check_destroy, check_result, missing_verb};
 
-#[derive(Debug)]
 pub(crate) struct Cq {
-    cq: NonNull<ibv_cq>,
+    pub(super) handle: Handle<ibv_cq>,
     /// Capacity that the device has granted; at least the requested one.
     capacity: AtomicU32,
     context: Arc<Context>,
     /// Keeps the channel open.
     _channel: Arc<CompletionChannel>,
 }
-
-// SAFETY: libibverbs allows any thread to use a completion queue.
-unsafe impl Send for Cq {}
-// SAFETY: libibverbs allows several threads to use a completion queue concurrently.
-unsafe impl Sync for Cq {}
 
 impl Cq {
     /// Creates a queue for at least `capacity` completions. `channel` reports its events with `id`.
@@ -37,22 +30,22 @@ impl Cq {
         let attributes = c_int::try_from(capacity).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
         // SAFETY: `context` and `channel` are open, and `channel` belongs to `context`. libibverbs stores `id` and
         // never dereferences it.
-        let cq = check_object(unsafe {
-            ibv_create_cq(context.as_ptr(), attributes, id as *mut c_void, channel.as_ptr(), 0)
+        let handle = Handle::check(unsafe {
+            ibv_create_cq(context.handle.as_ptr(), attributes, id as *mut c_void, channel.handle.as_ptr(), 0)
         })?;
-        // SAFETY: `cq` was returned by `ibv_create_cq`.
-        let capacity = AtomicU32::new(unsafe { (*cq.as_ptr()).cqe } as u32);
-        Ok(Arc::new(Cq { cq, capacity, context: context.clone(), _channel: channel.clone() }))
+        // SAFETY: `handle` was returned by `ibv_create_cq`.
+        let capacity = AtomicU32::new(unsafe { (*handle.as_ptr()).cqe } as u32);
+        Ok(Arc::new(Cq { handle, capacity, context: context.clone(), _channel: channel.clone() }))
     }
 
     /// Polls at most `out.len()` completions into `out`, and returns them.
     pub(crate) fn poll_into<'a>(&self, out: &'a mut [MaybeUninit<ibv_wc>]) -> io::Result<&'a [ibv_wc]> {
         // SAFETY: the queue exists and points to its open context, whose function table does not change.
-        let ops = unsafe { &(*(*self.as_ptr()).context).ops };
+        let ops = unsafe { &(*(*self.handle.as_ptr()).context).ops };
         let poll = ops.poll_cq.ok_or_else(missing_verb)?;
         let capacity = c_int::try_from(out.len()).unwrap_or(c_int::MAX);
         // SAFETY: the queue exists, and `out` has space for `capacity` records.
-        let taken = unsafe { poll(self.as_ptr(), capacity, out.as_mut_ptr().cast()) };
+        let taken = unsafe { poll(self.handle.as_ptr(), capacity, out.as_mut_ptr().cast()) };
         // A negative result is not an error number.
         let taken = usize::try_from(taken).map_err(|_| io::Error::from_raw_os_error(libc::EIO))?;
         // SAFETY: the call has initialised the first `taken` records of `out`.
@@ -64,7 +57,7 @@ impl Cq {
     pub(crate) fn arm(&self, solicited_only: bool) -> io::Result<()> {
         let arm = self.context.ops().req_notify_cq.ok_or_else(missing_verb)?;
         // SAFETY: the queue exists until `self` is dropped.
-        check_result(unsafe { arm(self.as_ptr(), solicited_only.into()) })
+        check_result(unsafe { arm(self.handle.as_ptr(), solicited_only.into()) })
     }
 
     /// Changes the capacity. Queued completions are kept. Errors: the device does not support resizing, or the capacity
@@ -72,20 +65,16 @@ impl Cq {
     pub(crate) fn resize(&self, capacity: u32) -> io::Result<()> {
         let attributes = c_int::try_from(capacity).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
         // SAFETY: the queue exists; the driver locks out concurrent polls.
-        check_result(unsafe { ibv_resize_cq(self.as_ptr(), attributes) })?;
+        check_result(unsafe { ibv_resize_cq(self.handle.as_ptr(), attributes) })?;
         // SAFETY: the queue exists. The driver has set `cqe` before it returned, and callers do not resize
         // concurrently.
-        self.capacity.store(unsafe { (*self.as_ptr()).cqe } as u32, Ordering::Relaxed);
+        self.capacity.store(unsafe { (*self.handle.as_ptr()).cqe } as u32, Ordering::Relaxed);
         Ok(())
     }
 
     /// Returns the capacity in completions.
     pub(crate) fn capacity(&self) -> u32 {
         self.capacity.load(Ordering::Relaxed)
-    }
-
-    pub(super) fn as_ptr(&self) -> *mut ibv_cq {
-        self.cq.as_ptr()
     }
 }
 
@@ -94,7 +83,7 @@ impl Drop for Cq {
         // SAFETY: no queue pair uses the queue: each holds an `Arc` of it. All events were acknowledged when they were
         // read.
         check_destroy(&format!("completion queue of {}", self.context.name()), unsafe {
-            ibv_destroy_cq(self.as_ptr())
+            ibv_destroy_cq(self.handle.as_ptr())
         });
     }
 }

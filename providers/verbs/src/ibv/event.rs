@@ -52,7 +52,7 @@ pub(crate) enum PortEvent {
 pub(super) fn next(context: &Context) -> io::Result<Option<AsyncEvent>> {
     let mut event = MaybeUninit::<ibv_async_event>::zeroed();
     // SAFETY: the context is open, and `event` is valid for writes.
-    if unsafe { ibv_get_async_event(context.as_ptr(), event.as_mut_ptr()) } != 0 {
+    if unsafe { ibv_get_async_event(context.handle.as_ptr(), event.as_mut_ptr()) } != 0 {
         let error = io::Error::last_os_error();
         return if error.kind() == io::ErrorKind::WouldBlock { Ok(None) } else { Err(error) };
     }

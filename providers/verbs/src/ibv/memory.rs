@@ -2,39 +2,28 @@
 
 use std::ffi::{c_int, c_void};
 use std::io;
-use std::ptr::NonNull;
 use std::sync::Arc;
 
 use dapl::provider::Region;
 use ibverbs_sys::{IBV_MW_TYPE_1, ibv_alloc_pd, ibv_dealloc_pd, ibv_dereg_mr, ibv_mr, ibv_mw, ibv_pd, ibv_reg_mr};
 use parking_lot::Mutex;
 
-use super::{Context, check_destroy, check_object, missing_verb};
+use super::{Context, Handle, check_destroy, missing_verb};
 
-#[derive(Debug)]
 pub(crate) struct Pd {
-    pd: NonNull<ibv_pd>,
+    pub(super) handle: Handle<ibv_pd>,
     context: Arc<Context>,
 }
-
-// SAFETY: libibverbs allows any thread to use a protection domain.
-unsafe impl Send for Pd {}
-// SAFETY: libibverbs allows several threads to use a protection domain concurrently.
-unsafe impl Sync for Pd {}
 
 impl Pd {
     pub(crate) fn new(context: &Arc<Context>) -> io::Result<Arc<Self>> {
         // SAFETY: `context` is open until it is dropped.
-        let pd = check_object(unsafe { ibv_alloc_pd(context.as_ptr()) })?;
-        Ok(Arc::new(Pd { pd, context: context.clone() }))
+        let handle = Handle::check(unsafe { ibv_alloc_pd(context.handle.as_ptr()) })?;
+        Ok(Arc::new(Pd { handle, context: context.clone() }))
     }
 
     pub(crate) fn context(&self) -> &Arc<Context> {
         &self.context
-    }
-
-    pub(crate) fn as_ptr(&self) -> *mut ibv_pd {
-        self.pd.as_ptr()
     }
 }
 
@@ -42,23 +31,17 @@ impl Drop for Pd {
     fn drop(&mut self) {
         // SAFETY: no object uses the protection domain: each holds an `Arc` of it.
         check_destroy(&format!("protection domain of {}", self.context.name()), unsafe {
-            ibv_dealloc_pd(self.as_ptr())
+            ibv_dealloc_pd(self.handle.as_ptr())
         });
     }
 }
 
-#[derive(Debug)]
 pub(crate) struct Mr {
-    mr: NonNull<ibv_mr>,
+    pub(super) handle: Handle<ibv_mr>,
     lkey: u32,
     rkey: u32,
     pd: Arc<Pd>,
 }
-
-// SAFETY: libibverbs allows any thread to use a memory region.
-unsafe impl Send for Mr {}
-// SAFETY: no field of a memory region changes after its creation.
-unsafe impl Sync for Mr {}
 
 impl Mr {
     /// Registers `region` with `IBV_ACCESS_*` flags. Errors: the kernel's, such as `EFAULT` for memory that is not
@@ -67,11 +50,12 @@ impl Mr {
         let length = usize::try_from(region.length).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
         // SAFETY: the protection domain exists. The call does not access the memory; the kernel checks that it is
         // mapped.
-        let mr =
-            check_object(unsafe { ibv_reg_mr(pd.as_ptr(), region.address as *mut c_void, length, flags as c_int) })?;
-        // SAFETY: `mr` was returned by `ibv_reg_mr`.
-        let (lkey, rkey) = unsafe { ((*mr.as_ptr()).lkey, (*mr.as_ptr()).rkey) };
-        Ok(Mr { mr, lkey, rkey, pd: pd.clone() })
+        let handle = Handle::check(unsafe {
+            ibv_reg_mr(pd.handle.as_ptr(), region.address as *mut c_void, length, flags as c_int)
+        })?;
+        // SAFETY: `handle` was returned by `ibv_reg_mr`.
+        let (lkey, rkey) = unsafe { ((*handle.as_ptr()).lkey, (*handle.as_ptr()).rkey) };
+        Ok(Mr { handle, lkey, rkey, pd: pd.clone() })
     }
 
     /// Returns the key for local segments.
@@ -83,38 +67,30 @@ impl Mr {
     pub(crate) fn rkey(&self) -> u32 {
         self.rkey
     }
-
-    pub(super) fn as_ptr(&self) -> *mut ibv_mr {
-        self.mr.as_ptr()
-    }
 }
 
 impl Drop for Mr {
     fn drop(&mut self) {
         // SAFETY: `self` is the only owner, and is dropped here. The device fails later transfers with this key.
-        check_destroy(&format!("memory region of {}", self.pd.context.name()), unsafe { ibv_dereg_mr(self.as_ptr()) });
+        check_destroy(&format!("memory region of {}", self.pd.context.name()), unsafe {
+            ibv_dereg_mr(self.handle.as_ptr())
+        });
     }
 }
 
 /// A memory window of type 1, which `Qp::bind` binds.
-#[derive(Debug)]
 pub(crate) struct Mw {
     /// The lock protects the key in the window, which binds read and write.
-    mw: Mutex<NonNull<ibv_mw>>,
+    mw: Mutex<Handle<ibv_mw>>,
     pd: Arc<Pd>,
 }
-
-// SAFETY: libibverbs allows any thread to use a memory window.
-unsafe impl Send for Mw {}
-// SAFETY: the only field that changes, the key, is accessed under the lock.
-unsafe impl Sync for Mw {}
 
 impl Mw {
     /// Creates an unbound window. Errors: `EOPNOTSUPP` if the device has no memory windows.
     pub(crate) fn new(pd: &Arc<Pd>) -> io::Result<Self> {
         let alloc = pd.context.ops().alloc_mw.ok_or_else(missing_verb)?;
         // SAFETY: the protection domain exists until `pd` is dropped.
-        let mw = check_object(unsafe { alloc(pd.as_ptr(), IBV_MW_TYPE_1) })?;
+        let mw = Handle::check(unsafe { alloc(pd.handle.as_ptr(), IBV_MW_TYPE_1) })?;
         Ok(Mw { mw: Mutex::new(mw), pd: pd.clone() })
     }
 

@@ -15,6 +15,7 @@ mod srq;
 
 use std::ffi::c_int;
 use std::io;
+use std::ptr::NonNull;
 
 pub(crate) use channel::CompletionChannel;
 pub(crate) use context::{Context, Gid, GidKind};
@@ -34,9 +35,24 @@ fn check_result(result: c_int) -> io::Result<()> {
     }
 }
 
-/// Converts the result of a verb that returns an object, or null and `errno`.
-fn check_object<T>(object: *mut T) -> io::Result<std::ptr::NonNull<T>> {
-    std::ptr::NonNull::new(object).ok_or_else(io::Error::last_os_error)
+/// A pointer to an object of libibverbs or librdmacm. It is valid until the owner of the `Handle` destroys the object.
+pub(crate) struct Handle<T>(NonNull<T>);
+
+// SAFETY: both libraries allow any thread to use an object.
+unsafe impl<T> Send for Handle<T> {}
+// SAFETY: both libraries allow several threads to use an object concurrently.
+unsafe impl<T> Sync for Handle<T> {}
+
+impl<T> Handle<T> {
+    /// Converts the result of a function that returns an object, or null and `errno`.
+    pub(crate) fn check(object: *mut T) -> io::Result<Self> {
+        NonNull::new(object).map(Handle).ok_or_else(io::Error::last_os_error)
+    }
+
+    #[inline(always)]
+    pub(crate) fn as_ptr(&self) -> *mut T {
+        self.0.as_ptr()
+    }
 }
 
 /// Returns the error for a verb that is missing in the device's function table.
@@ -70,6 +86,9 @@ mod tests {
         assert_eq!(check_result(-1).unwrap_err().raw_os_error(), Some(libc::EFAULT));
         // SAFETY: `__errno_location` returns a valid pointer to this thread's errno.
         unsafe { *libc::__errno_location() = libc::EACCES };
-        assert_eq!(check_object::<u8>(std::ptr::null_mut()).unwrap_err().raw_os_error(), Some(libc::EACCES));
+        assert_eq!(
+            Handle::<u8>::check(std::ptr::null_mut()).err().and_then(|error| error.raw_os_error()),
+            Some(libc::EACCES)
+        );
     }
 }

@@ -1,7 +1,7 @@
 //! Wrapper of a reliable connected (RC) queue pair of the device (`ibv_qp`), with its posts and binds.
 
 use std::io;
-use std::ptr::{self, NonNull};
+use std::ptr;
 use std::sync::Arc;
 
 use dapl::provider::{Region, Remote};
@@ -11,10 +11,10 @@ use ibverbs_sys::{
 };
 
 use super::srq::recv_wr;
-use super::{Cq, Mr, Mw, Pd, Srq, check_destroy, check_object, check_result, missing_verb};
+use super::{Cq, Handle, Mr, Mw, Pd, Srq, check_destroy, check_result, missing_verb};
 
 /// Parameters of a new queue pair.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub(crate) struct QpAttributes<'a> {
     pub(crate) send_cq: &'a Arc<Cq>,
     pub(crate) recv_cq: &'a Arc<Cq>,
@@ -50,12 +50,6 @@ impl SendWrTemplate {
     }
 }
 
-impl std::fmt::Debug for SendWrTemplate {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Template")
-    }
-}
-
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Op {
     Send,
@@ -69,9 +63,8 @@ pub(crate) enum Op {
     CompareSwap(Remote, u64, u64),
 }
 
-#[derive(Debug)]
 pub(crate) struct Qp {
-    qp: NonNull<ibv_qp>,
+    pub(super) handle: Handle<ibv_qp>,
     number: u32,
     max_inline: u32,
     pd: Arc<Pd>,
@@ -81,11 +74,6 @@ pub(crate) struct Qp {
     /// Requested sizes. The device may have granted more.
     caps: ibv_qp_cap,
 }
-
-// SAFETY: libibverbs allows any thread to use a queue pair.
-unsafe impl Send for Qp {}
-// SAFETY: libibverbs allows several threads to use a queue pair concurrently.
-unsafe impl Sync for Qp {}
 
 impl Qp {
     /// Creates a queue pair in RESET. A successful request has a completion only with `IBV_SEND_SIGNALED`.
@@ -110,21 +98,21 @@ impl Qp {
     fn make(pd: Arc<Pd>, cqs: [Arc<Cq>; 2], srq: Option<Arc<Srq>>, caps: ibv_qp_cap) -> io::Result<Self> {
         let mut attributes = ibv_qp_init_attr {
             qp_context: ptr::null_mut(),
-            send_cq: cqs[0].as_ptr(),
-            recv_cq: cqs[1].as_ptr(),
-            srq: srq.as_ref().map_or(ptr::null_mut(), |srq| srq.as_ptr()),
+            send_cq: cqs[0].handle.as_ptr(),
+            recv_cq: cqs[1].handle.as_ptr(),
+            srq: srq.as_ref().map_or(ptr::null_mut(), |srq| srq.handle.as_ptr()),
             cap: caps,
             qp_type: ibv_qp_type::IBV_QPT_RC,
             sq_sig_all: 0,
         };
         // SAFETY: the protection domain and the queues outlive the call, and `attributes` is initialised.
-        let qp = check_object(unsafe { ibv_create_qp(pd.as_ptr(), &mut attributes) })?;
+        let handle = Handle::check(unsafe { ibv_create_qp(pd.handle.as_ptr(), &mut attributes) })?;
         Ok(Qp {
-            qp,
-            // SAFETY: `qp` was returned by `ibv_create_qp`.
-            number: unsafe { (*qp.as_ptr()).qp_num },
+            // SAFETY: `handle` was returned by `ibv_create_qp`.
+            number: unsafe { (*handle.as_ptr()).qp_num },
             // The call has replaced the requested value by the granted one.
             max_inline: attributes.cap.max_inline_data,
+            handle,
             pd,
             cqs,
             srq,
@@ -155,7 +143,7 @@ impl Qp {
     /// Changes the attributes that `mask` (`IBV_QP_*`) selects.
     pub(crate) fn modify(&self, attributes: &mut ibv_qp_attr, mask: i32) -> io::Result<()> {
         // SAFETY: the queue pair exists, and `attributes` is initialised.
-        check_result(unsafe { ibv_modify_qp(self.as_ptr(), attributes, mask) })
+        check_result(unsafe { ibv_modify_qp(self.handle.as_ptr(), attributes, mask) })
     }
 
     /// Posts a receive. Fails if the queue pair uses a shared receive queue.
@@ -165,7 +153,7 @@ impl Qp {
         let mut wr = recv_wr(wr_id, segments);
         let mut bad = ptr::null_mut();
         // SAFETY: the queue pair exists, and the request and its segments outlive the call.
-        check_result(unsafe { post(self.as_ptr(), &mut wr, &mut bad) })
+        check_result(unsafe { post(self.handle.as_ptr(), &mut wr, &mut bad) })
     }
 
     /// Posts a request. With `IBV_SEND_INLINE` this call reads the local memory, and the caller has checked that the
@@ -192,7 +180,7 @@ impl Qp {
         }
         let mut bad = ptr::null_mut();
         // SAFETY: the queue pair exists, and the request and its segments outlive the call.
-        check_result(unsafe { post(self.as_ptr(), request, &mut bad) })
+        check_result(unsafe { post(self.handle.as_ptr(), request, &mut bad) })
     }
 
     /// Posts a bind of `mw` to a part of a region with `IBV_ACCESS_*` flags, or an unbind for `None`. Returns the new
@@ -202,7 +190,7 @@ impl Qp {
         let mut nothing = NoRegion::new(mw.pd());
         let bind_info = match what {
             Some((mr, region, access)) => ibv_mw_bind_info {
-                mr: mr.as_ptr(),
+                mr: mr.handle.as_ptr(),
                 addr: region.address,
                 length: region.length,
                 mw_access_flags: access,
@@ -213,21 +201,17 @@ impl Qp {
         mw.with(|mw| {
             // SAFETY: queue pair, window and region exist, and the request outlives the call. `Mw::with` gives
             // exclusive access to the window.
-            check_result(unsafe { bind(self.as_ptr(), mw, &mut request) })?;
+            check_result(unsafe { bind(self.handle.as_ptr(), mw, &mut request) })?;
             // SAFETY: the window exists, and `Mw::with` gives exclusive access to it.
             Ok(unsafe { (*mw).rkey })
         })
-    }
-
-    pub(crate) fn as_ptr(&self) -> *mut ibv_qp {
-        self.qp.as_ptr()
     }
 
     /// Returns the function table of the device, as the inline functions of `verbs.h` access it.
     #[inline(always)]
     fn ops(&self) -> &ibv_context_ops {
         // SAFETY: the queue pair exists and points to its open context, whose function table does not change.
-        unsafe { &(*(*self.as_ptr()).context).ops }
+        unsafe { &(*(*self.handle.as_ptr()).context).ops }
     }
 }
 
@@ -257,7 +241,7 @@ fn prepare(request: &mut ibv_send_wr, op: Op) -> (ibv_wr_opcode::Type, Option<Re
 impl Drop for Qp {
     fn drop(&mut self) {
         // SAFETY: `self` is the only owner, and is dropped here. All events were acknowledged when they were read.
-        let result = unsafe { ibv_destroy_qp(self.as_ptr()) };
+        let result = unsafe { ibv_destroy_qp(self.handle.as_ptr()) };
         check_destroy(&format!("queue pair {1} of {0}", self.pd.context().name(), self.number), result);
     }
 }
@@ -272,7 +256,7 @@ struct NoRegion {
 
 impl NoRegion {
     fn new(pd: &Arc<Pd>) -> Self {
-        let mr = ibv_mr { context: pd.context().as_ptr(), pd: pd.as_ptr(), ..Default::default() };
+        let mr = ibv_mr { context: pd.context().handle.as_ptr(), pd: pd.handle.as_ptr(), ..Default::default() };
         NoRegion { mr, padding: [0; 64] }
     }
 }

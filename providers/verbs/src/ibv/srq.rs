@@ -2,7 +2,7 @@
 
 use std::ffi::c_void;
 use std::io;
-use std::ptr::{self, NonNull};
+use std::ptr;
 use std::sync::Arc;
 
 use ibverbs_sys::{
@@ -10,20 +10,14 @@ use ibverbs_sys::{
     ibv_sge, ibv_srq, ibv_srq_attr, ibv_srq_init_attr,
 };
 
-use super::{Pd, check_destroy, check_object, check_result, missing_verb};
+use super::{Handle, Pd, check_destroy, check_result, missing_verb};
 
-#[derive(Debug)]
 pub(crate) struct Srq {
-    srq: NonNull<ibv_srq>,
+    pub(super) handle: Handle<ibv_srq>,
     /// Capacity that the device granted at creation; at least the requested one.
     capacity: u32,
     pd: Arc<Pd>,
 }
-
-// SAFETY: libibverbs allows any thread to use a shared receive queue.
-unsafe impl Send for Srq {}
-// SAFETY: libibverbs allows several threads to use a shared receive queue concurrently.
-unsafe impl Sync for Srq {}
 
 impl Srq {
     /// Creates a queue for at least `max_wr` receives of `max_sge` segments. Its events carry `id`.
@@ -32,9 +26,9 @@ impl Srq {
         let mut attributes = ibv_srq_init_attr { srq_context: id as *mut c_void, attr };
         // SAFETY: the protection domain exists, and `attributes` is initialised. libibverbs stores `id` and never
         // dereferences it.
-        let srq = check_object(unsafe { ibv_create_srq(pd.as_ptr(), &mut attributes) })?;
+        let handle = Handle::check(unsafe { ibv_create_srq(pd.handle.as_ptr(), &mut attributes) })?;
         // The call has replaced the requested values by the granted ones.
-        Ok(Arc::new(Srq { srq, capacity: attributes.attr.max_wr, pd: pd.clone() }))
+        Ok(Arc::new(Srq { handle, capacity: attributes.attr.max_wr, pd: pd.clone() }))
     }
 
     pub(crate) fn post_recv(&self, wr_id: u64, segments: &[ibv_sge]) -> io::Result<()> {
@@ -42,7 +36,7 @@ impl Srq {
         let mut wr = recv_wr(wr_id, segments);
         let mut bad = ptr::null_mut();
         // SAFETY: the queue exists. `wr` and `segments` outlive the call, which copies them.
-        check_result(unsafe { post(self.as_ptr(), &mut wr, &mut bad) })
+        check_result(unsafe { post(self.handle.as_ptr(), &mut wr, &mut bad) })
     }
 
     /// Requests one `Limit` event when fewer than `limit` receives are available; 0 requests none.
@@ -60,7 +54,7 @@ impl Srq {
     pub(crate) fn attributes(&self) -> io::Result<ibv_srq_attr> {
         let mut attributes = ibv_srq_attr::default();
         // SAFETY: the queue exists, and `attributes` is initialised.
-        check_result(unsafe { ibv_query_srq(self.as_ptr(), &mut attributes) })?;
+        check_result(unsafe { ibv_query_srq(self.handle.as_ptr(), &mut attributes) })?;
         Ok(attributes)
     }
 
@@ -71,16 +65,12 @@ impl Srq {
 
     fn modify(&self, mut attributes: ibv_srq_attr, mask: u32) -> io::Result<()> {
         // SAFETY: the queue exists, and `attributes` is initialised.
-        check_result(unsafe { ibv_modify_srq(self.as_ptr(), &mut attributes, mask as i32) })
+        check_result(unsafe { ibv_modify_srq(self.handle.as_ptr(), &mut attributes, mask as i32) })
     }
 
     /// Returns the name of the device.
     pub(crate) fn device_name(&self) -> &str {
         self.pd.context().name()
-    }
-
-    pub(super) fn as_ptr(&self) -> *mut ibv_srq {
-        self.srq.as_ptr()
     }
 }
 
@@ -88,7 +78,7 @@ impl Drop for Srq {
     fn drop(&mut self) {
         // SAFETY: no queue pair uses the queue: each holds an `Arc` of it. All events were acknowledged when they were
         // read.
-        let result = unsafe { ibv_destroy_srq(self.as_ptr()) };
+        let result = unsafe { ibv_destroy_srq(self.handle.as_ptr()) };
         check_destroy(&format!("shared receive queue of {}", self.pd.context().name()), result);
     }
 }

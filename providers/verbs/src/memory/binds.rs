@@ -40,17 +40,6 @@ pub(crate) struct BoundObjects<M> {
     _kept: Option<KeptObject>,
 }
 
-impl<M> std::fmt::Debug for WindowBinds<M> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let WindowBinds { last_posted, last_completed, is_bound, .. } = self;
-        f.debug_struct("Binds")
-            .field("last_posted", last_posted)
-            .field("last_completed", last_completed)
-            .field("is_bound", is_bound)
-            .finish_non_exhaustive()
-    }
-}
-
 impl<M> WindowBinds<M> {
     /// Creates an unbound window with a new device window, which has this key.
     pub(crate) fn new(key: u32, mw: M) -> Self {

@@ -26,7 +26,7 @@ use crate::memory::binds::WindowBinds;
 pub(crate) use crate::memory::keys::LocalKeys;
 use crate::{ibv, refusal};
 
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Pd(pub(crate) Arc<ibv::Pd>);
 
 impl Pd {
@@ -42,7 +42,6 @@ impl Pd {
 }
 
 /// Registered memory.
-#[derive(Debug)]
 pub struct Mr {
     /// Registration for local segments, and for peers unless `remote` is set.
     local: ibv::Mr,
@@ -139,7 +138,6 @@ fn remote_flags(access: Access) -> flags {
 }
 
 /// The object layer's handle of a memory window.
-#[derive(Debug)]
 pub struct Mw(pub(crate) Arc<SharedMw>);
 
 impl Mw {
@@ -179,7 +177,6 @@ impl Drop for Mw {
 }
 
 /// The state of a window, shared by its handle and its binds in flight.
-#[derive(Debug)]
 pub(crate) struct SharedMw {
     pd: Arc<ibv::Pd>,
     binds: Mutex<WindowBinds<ibv::Mw>>,
@@ -237,7 +234,6 @@ impl SharedMw {
 }
 
 /// A bind in flight. Dropping it records that the bind was flushed.
-#[derive(Debug)]
 pub(crate) struct PendingBind {
     window: Option<Arc<SharedMw>>,
     number: u64,

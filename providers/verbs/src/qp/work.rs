@@ -71,7 +71,6 @@ impl WorkEntry {
 }
 
 /// Work in flight in one queue.
-#[derive(Debug)]
 pub(crate) struct InFlightWork<W> {
     /// The ring. The entry with number `n` has the index `n & mask`. The memory for all entries is allocated at
     /// creation; the vector grows with each push until every index was used once.
@@ -219,7 +218,6 @@ impl<W> InFlightWork<W> {
 
 /// Saved segments of work in flight, by entry number. They are saved for devices that do not report whether a segment
 /// was invalid: after a failure, the provider checks them.
-#[derive(Debug)]
 pub(crate) struct SavedSegments {
     /// Rows of `each` segments. Empty if no segments are saved.
     segments: Vec<Segment>,
