@@ -1,6 +1,5 @@
 //! Constants of `<infiniband/verbs.h>` for the provider over rdma-core.
 
-use std::ops::{BitOr, BitOrAssign};
 use std::os::raw::{c_int, c_uint};
 
 /// Declares the constants of an enumeration.
@@ -10,40 +9,13 @@ macro_rules! numbers {
     };
 }
 
-/// Declares an enumeration as a module, with a `Type` for its values.
+/// Declares an enumeration or a set of flags as a module, with a `Type` for its values.
 macro_rules! enumeration {
     ($(#[$doc:meta])* $module:ident: $($name:ident = $value:expr),* $(,)?) => {
         $(#[$doc])*
         pub mod $module {
             pub type Type = ::std::os::raw::c_uint;
             $(pub const $name: Type = $value;)*
-        }
-    };
-}
-
-/// Declares a type for a set of flags.
-macro_rules! flags {
-    ($(#[$doc:meta])* $set:ident: $($name:ident = $value:expr),* $(,)?) => {
-        $(#[$doc])*
-        #[repr(transparent)]
-        #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-        pub struct $set(pub c_uint);
-
-        impl $set {
-            $(pub const $name: $set = $set($value);)*
-        }
-
-        impl BitOr for $set {
-            type Output = Self;
-            fn bitor(self, other: Self) -> Self {
-                $set(self.0 | other.0)
-            }
-        }
-
-        impl BitOrAssign for $set {
-            fn bitor_assign(&mut self, other: Self) {
-                self.0 |= other.0;
-            }
         }
     };
 }
@@ -132,7 +104,7 @@ enumeration! {
     IBV_WC_TM_RNDV_INCOMPLETE = 23,
 }
 
-flags! {
+enumeration! {
     /// Rights on registered memory.
     ibv_access_flags:
     IBV_ACCESS_LOCAL_WRITE = 1,
@@ -141,7 +113,7 @@ flags! {
     IBV_ACCESS_REMOTE_ATOMIC = 1 << 3,
     IBV_ACCESS_MW_BIND = 1 << 4,
 }
-flags! {
+enumeration! {
     /// Attributes that a call of `ibv_modify_qp` sets.
     ibv_qp_attr_mask:
     IBV_QP_STATE = 1,
@@ -160,10 +132,10 @@ flags! {
     IBV_QP_MAX_DEST_RD_ATOMIC = 1 << 17,
     IBV_QP_DEST_QPN = 1 << 20,
 }
-flags! {
+enumeration! {
     ibv_wc_flags: IBV_WC_WITH_IMM = 1 << 1
 }
-flags! {
+enumeration! {
     ibv_send_flags:
     IBV_SEND_FENCE = 1,
     IBV_SEND_SIGNALED = 1 << 1,

@@ -245,7 +245,7 @@ impl CmId {
         let mut mask = 0;
         // SAFETY: `self.id` exists until `self` is dropped, and both pointers are valid for writes.
         check_result(unsafe { rdma_init_qp_attr(self.id.as_ptr(), &mut attributes, &mut mask) })?;
-        Ok(StateChange { attributes, mask })
+        Ok(StateChange { attributes, mask: mask as u32 })
     }
 
     /// Returns the peer's address; `None` before it is known.

@@ -97,7 +97,7 @@ impl Pair {
             };
             let path = mask::IBV_QP_STATE | mask::IBV_QP_AV | mask::IBV_QP_PATH_MTU | mask::IBV_QP_DEST_QPN;
             let path = path | mask::IBV_QP_RQ_PSN | mask::IBV_QP_MAX_DEST_RD_ATOMIC | mask::IBV_QP_MIN_RNR_TIMER;
-            own.modify(&mut receive, path.0 as i32).unwrap();
+            own.modify(&mut receive, path).unwrap();
             let mut send = ibv_qp_attr {
                 qp_state: ibv_qp_state::IBV_QPS_RTS,
                 timeout: 18,
@@ -108,7 +108,7 @@ impl Pair {
             };
             let ready = mask::IBV_QP_STATE | mask::IBV_QP_TIMEOUT | mask::IBV_QP_RETRY_CNT | mask::IBV_QP_RNR_RETRY;
             let ready = ready | mask::IBV_QP_SQ_PSN | mask::IBV_QP_MAX_QP_RD_ATOMIC;
-            own.modify(&mut send, ready.0 as i32).unwrap();
+            own.modify(&mut send, ready).unwrap();
         }
     }
 
@@ -155,10 +155,7 @@ impl Pair {
 
     fn request(&self, end: usize, id: u64, op: Op, segments: &[ibv_sge]) {
         self.ends[end]
-            .post_send(
-                &mut SendWrTemplate::new(),
-                &DeviceSendWr { id, op, segments, flags: sends::IBV_SEND_SIGNALED.0 },
-            )
+            .post_send(&mut SendWrTemplate::new(), &DeviceSendWr { id, op, segments, flags: sends::IBV_SEND_SIGNALED })
             .unwrap();
     }
 
@@ -173,7 +170,7 @@ impl Pair {
     /// key.
     fn bind(&self, mw: &Mw, to: Option<(&Mr, Region)>, keep: &Arc<()>) -> u32 {
         let bind = to.map(|(mr, region)| Bind { mr, region, access: WRITE, kept: keep.clone() });
-        let flags = sends::IBV_SEND_SIGNALED.0;
+        let flags = sends::IBV_SEND_SIGNALED;
         let (pending, key) = mw.0.begin(bind, |mw, what| self.ends[1].bind(mw, 6, flags, what)).unwrap();
         let (id, status, _) = self.next();
         assert_eq!((id, status), (6, Status::Success));
@@ -267,7 +264,7 @@ fn rxe_carries_messages_writes_and_reads() {
     pair.ends[0]
         .post_send(
             &mut SendWrTemplate::new(),
-            &DeviceSendWr { id: 4, op: Op::Send, segments: &segments, flags: inline.0 },
+            &DeviceSendWr { id: 4, op: Op::Send, segments: &segments, flags: inline },
         )
         .unwrap();
     assert_eq!([pair.next().1, pair.next().1], [Status::Success; 2]);
@@ -351,7 +348,7 @@ fn rxe_windows_can_be_bound_after_a_failed_bind() {
     // A bind that the device flushes.
     state::to_error(&pair.ends[1]);
     let bind = Bind { mr: &local, region: pair.region(3000, 100), access: WRITE, kept: keep.clone() as _ };
-    let flags = sends::IBV_SEND_SIGNALED.0;
+    let flags = sends::IBV_SEND_SIGNALED;
     let (flushed, key) = mw.0.begin(Some(bind), |mw, what| pair.ends[1].bind(mw, 6, flags, what)).unwrap();
     assert_eq!((pair.next().1, mw.is_bound()), (Status::Flushed, true));
     drop(flushed);

@@ -141,9 +141,9 @@ impl Qp {
     }
 
     /// Changes the attributes that `mask` (`IBV_QP_*`) selects.
-    pub(crate) fn modify(&self, attributes: &mut ibv_qp_attr, mask: i32) -> io::Result<()> {
+    pub(crate) fn modify(&self, attributes: &mut ibv_qp_attr, mask: u32) -> io::Result<()> {
         // SAFETY: the queue pair exists, and `attributes` is initialised.
-        check_result(unsafe { ibv_modify_qp(self.handle.as_ptr(), attributes, mask) })
+        check_result(unsafe { ibv_modify_qp(self.handle.as_ptr(), attributes, mask as i32) })
     }
 
     /// Posts a receive. Fails if the queue pair uses a shared receive queue.

@@ -96,44 +96,35 @@ struct DeviceMr {
     is_bindable: bool,
 }
 
-fn register(pd: &Pd, region: Region, access: flags, wants_binds: bool) -> Result<DeviceMr> {
+fn register(pd: &Pd, region: Region, access: u32, wants_binds: bool) -> Result<DeviceMr> {
     if wants_binds {
-        match ibv::Mr::new(&pd.0, region, (access | flags::IBV_ACCESS_MW_BIND).0) {
+        match ibv::Mr::new(&pd.0, region, access | flags::IBV_ACCESS_MW_BIND) {
             Ok(mr) => return Ok(DeviceMr { mr, is_bindable: true }),
             // The kernel requires write access for the right to bind windows, and read-only memory has none. So the
             // memory is registered without this right.
-            Err(error) if error.raw_os_error() == Some(libc::EFAULT) && access.0 & WRITES.0 == 0 => {}
+            Err(error) if error.raw_os_error() == Some(libc::EFAULT) && access & WRITES == 0 => {}
             Err(error) => return Err(refusal::registration(pd.0.context().name(), region, &error)),
         }
     }
-    let mr = ibv::Mr::new(&pd.0, region, access.0);
+    let mr = ibv::Mr::new(&pd.0, region, access);
     let mr = mr.map_err(|error| refusal::registration(pd.0.context().name(), region, &error))?;
     Ok(DeviceMr { mr, is_bindable: false })
 }
 
-const WRITES: flags = flags(flags::IBV_ACCESS_LOCAL_WRITE.0 | flags::IBV_ACCESS_REMOTE_WRITE.0);
+const WRITES: u32 = flags::IBV_ACCESS_LOCAL_WRITE | flags::IBV_ACCESS_REMOTE_WRITE;
 
 /// Returns the rights of the registration for local segments. They include the requested remote rights, but remote
 /// write and atomic access only together with local write access, as verbs require.
-fn local_flags(access: Access) -> flags {
-    let mut wanted = flags(0);
+fn local_flags(access: Access) -> u32 {
     if access.local_write {
-        wanted |= flags::IBV_ACCESS_LOCAL_WRITE;
+        flags::IBV_ACCESS_LOCAL_WRITE | remote_rights(access)
+    } else {
+        remote_rights(Access { remote_write: false, remote_atomic: false, ..access })
     }
-    if access.remote_read {
-        wanted |= flags::IBV_ACCESS_REMOTE_READ;
-    }
-    if access.local_write && access.remote_write {
-        wanted |= flags::IBV_ACCESS_REMOTE_WRITE;
-    }
-    if access.local_write && access.remote_atomic {
-        wanted |= flags::IBV_ACCESS_REMOTE_ATOMIC;
-    }
-    wanted
 }
 
 /// Returns the rights of the separate registration for peers.
-fn remote_flags(access: Access) -> flags {
+fn remote_flags(access: Access) -> u32 {
     local_flags(Access { local_write: true, ..access })
 }
 
@@ -197,7 +188,7 @@ impl SharedMw {
             log::debug!("cannot bind a window to read-only memory: the kernel does not allow it");
             return Err(Error::Privileges(MissingRight::Read));
         }
-        let what = bind.as_ref().map(|bind| (&bind.mr.local, bind.region, remote_rights(bind.access).0));
+        let what = bind.as_ref().map(|bind| (&bind.mr.local, bind.region, remote_rights(bind.access)));
         let mut binds = self.binds.lock();
         let mw = match binds.current() {
             Some(mw) => mw.clone(),
@@ -256,12 +247,12 @@ impl Drop for PendingBind {
     }
 }
 
-/// Returns the rights that a window grants to peers.
-fn remote_rights(access: Access) -> flags {
-    let read = if access.remote_read { flags::IBV_ACCESS_REMOTE_READ.0 } else { 0 };
-    let write = if access.remote_write { flags::IBV_ACCESS_REMOTE_WRITE.0 } else { 0 };
-    let atomic = if access.remote_atomic { flags::IBV_ACCESS_REMOTE_ATOMIC.0 } else { 0 };
-    flags(read | write | atomic)
+/// Returns the rights of peers, for a window or a registration.
+fn remote_rights(access: Access) -> u32 {
+    let bit = |granted, right| if granted { right } else { 0 };
+    bit(access.remote_read, flags::IBV_ACCESS_REMOTE_READ)
+        | bit(access.remote_write, flags::IBV_ACCESS_REMOTE_WRITE)
+        | bit(access.remote_atomic, flags::IBV_ACCESS_REMOTE_ATOMIC)
 }
 
 #[cfg(test)]
@@ -278,22 +269,22 @@ mod tests {
             zero_based: false,
         };
         let (local, write, read) =
-            (flags::IBV_ACCESS_LOCAL_WRITE.0, flags::IBV_ACCESS_REMOTE_WRITE.0, flags::IBV_ACCESS_REMOTE_READ.0);
-        assert_eq!(local_flags(access(false, false, false)).0, 0);
-        assert_eq!(local_flags(access(true, false, false)).0, local);
-        assert_eq!(local_flags(access(false, true, false)).0, read);
-        assert_eq!(local_flags(access(true, true, true)).0, local | read | write);
+            (flags::IBV_ACCESS_LOCAL_WRITE, flags::IBV_ACCESS_REMOTE_WRITE, flags::IBV_ACCESS_REMOTE_READ);
+        assert_eq!(local_flags(access(false, false, false)), 0);
+        assert_eq!(local_flags(access(true, false, false)), local);
+        assert_eq!(local_flags(access(false, true, false)), read);
+        assert_eq!(local_flags(access(true, true, true)), local | read | write);
         // Remote write access without local write access needs two registrations.
-        assert_eq!(local_flags(access(false, true, true)).0, read);
-        assert_eq!(remote_flags(access(false, true, true)).0, local | read | write);
-        assert_eq!(remote_flags(access(false, false, true)).0, local | write);
-        assert_eq!(remote_rights(access(true, true, false)).0, read);
-        assert_eq!(remote_rights(access(false, false, true)).0, write);
+        assert_eq!(local_flags(access(false, true, true)), read);
+        assert_eq!(remote_flags(access(false, true, true)), local | read | write);
+        assert_eq!(remote_flags(access(false, false, true)), local | write);
+        assert_eq!(remote_rights(access(true, true, false)), read);
+        assert_eq!(remote_rights(access(false, false, true)), write);
         let atomic = Access { remote_atomic: true, ..Access::default() };
-        assert_eq!((local_flags(atomic).0, remote_rights(atomic).0), (0, flags::IBV_ACCESS_REMOTE_ATOMIC.0));
-        assert_eq!(remote_flags(atomic).0, local | flags::IBV_ACCESS_REMOTE_ATOMIC.0);
+        assert_eq!((local_flags(atomic), remote_rights(atomic)), (0, flags::IBV_ACCESS_REMOTE_ATOMIC));
+        assert_eq!(remote_flags(atomic), local | flags::IBV_ACCESS_REMOTE_ATOMIC);
         assert_eq!(
-            local_flags(access(true, true, true)).0 & flags::IBV_ACCESS_REMOTE_ATOMIC.0,
+            local_flags(access(true, true, true)) & flags::IBV_ACCESS_REMOTE_ATOMIC,
             0,
             "remote read and write do not imply remote atomic"
         );

@@ -26,7 +26,7 @@ fn is_failure(status: Status) -> bool {
 /// Returns the peer's operation that completed a receive, and its immediate data.
 fn arrival(wc: &ibv_wc) -> (ReceivedOp, u32) {
     // The flags are undefined if the receive failed.
-    if wc.wc_flags & ibv_wc_flags::IBV_WC_WITH_IMM.0 == 0 || !wc.is_valid() {
+    if wc.wc_flags & ibv_wc_flags::IBV_WC_WITH_IMM == 0 || !wc.is_valid() {
         return (ReceivedOp::Send, 0);
     }
     let is_write = wc.opcode == ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM;
@@ -69,7 +69,7 @@ impl QpCore {
         let mut recv = self.recv.lock();
         if recv.is_reported
             && wc.is_valid()
-            && wc.wc_flags & ibv_wc_flags::IBV_WC_WITH_IMM.0 == 0
+            && wc.wc_flags & ibv_wc_flags::IBV_WC_WITH_IMM == 0
             && let Some(entry) = recv.work.first(wc.wr_id)
         {
             let done = post::success(entry.token, wc.len() as u64);

@@ -73,7 +73,7 @@ impl QpCore {
         }
         let StateChange { attributes, mask } = &path.to_send;
         // If the connection manager does not limit the outstanding reads, the device uses its default.
-        let is_limited = mask & ibv_qp_attr_mask::IBV_QP_MAX_QP_RD_ATOMIC.0 as i32 != 0;
+        let is_limited = mask & ibv_qp_attr_mask::IBV_QP_MAX_QP_RD_ATOMIC != 0;
         let mut send = self.send.lock();
         send.reads = if is_limited { attributes.max_rd_atomic } else { u8::MAX };
         send.is_rts = true;

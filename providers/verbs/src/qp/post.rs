@@ -248,7 +248,7 @@ impl QpCore {
             flags |= ibv_send_flags::IBV_SEND_INLINE;
         }
         let id = work.next_id();
-        let request = ibv::DeviceSendWr { id, op, segments, flags: flags.0 };
+        let request = ibv::DeviceSendWr { id, op, segments, flags };
         hw.post_send(template, &request).map_err(SubmitError::Device)?;
         // The request may be complete already. Its completion is processed only under this lock, so it finds the entry.
         if !is_inline {
@@ -261,7 +261,7 @@ impl QpCore {
     /// Converts an extension operation. Returns the operation, the maximum length in bytes, and whether it only reads
     /// local memory.
     #[cold]
-    fn extension(&self, op: Op, flags: &mut ibv_send_flags) -> Result<(ibv::Op, u64, bool)> {
+    fn extension(&self, op: Op, flags: &mut u32) -> Result<(ibv::Op, u64, bool)> {
         let limits = &self.device.limits;
         if !limits.extensions.support(op) {
             return Err(Error::ModelNotSupported);
@@ -314,7 +314,7 @@ impl QpCore {
             flags |= ibv_send_flags::IBV_SEND_FENCE;
         }
         let id = send.work.next_id();
-        let (begun, key) = mw.0.begin(bind, |window, what| send.hw.bind(window, id, flags.0, what))?;
+        let (begun, key) = mw.0.begin(bind, |window, what| send.hw.bind(window, id, flags, what))?;
         send.work.push_bind(
             WorkEntry { token: wr.token, bytes: 0, suppress: wr.suppress, is_read: false, forced_status: None },
             begun,

@@ -62,7 +62,7 @@ impl QpCore {
             && self.device.keys.allows_announced(hint, &self.pd.0, segment);
         let signaled = ibv_send_flags::IBV_SEND_SIGNALED;
         let flags = if is_inline { signaled | ibv_send_flags::IBV_SEND_INLINE } else { signaled };
-        let request = ibv::DeviceSendWr { id: work.next_id(), op, segments: &[sge(segment)], flags: flags.0 };
+        let request = ibv::DeviceSendWr { id: work.next_id(), op, segments: &[sge(segment)], flags };
         if hw.post_send(template, &request).is_err() {
             return false; // the general path tries again, and reports the error
         }

@@ -7,10 +7,10 @@ use ibverbs_sys::{ibv_access_flags, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_state}
 
 use crate::ibv::Qp;
 
-/// A state transition: the attributes to modify, and their mask (`IBV_QP_*`).
+/// A state transition: the attributes to modify, and their mask.
 pub(crate) struct StateChange {
     pub(crate) attributes: ibv_qp_attr,
-    pub(crate) mask: i32,
+    pub(crate) mask: ibv_qp_attr_mask::Type,
 }
 
 /// Changes from RESET to INIT, where receives can be posted. All remote access is allowed, because the rights of the
@@ -24,7 +24,7 @@ pub(crate) fn to_init(qp: &Qp, port: u8) -> Result<()> {
     }
     let mut attributes = ibv_qp_attr {
         qp_state: ibv_qp_state::IBV_QPS_INIT,
-        qp_access_flags: access.0,
+        qp_access_flags: access,
         pkey_index: 0,
         port_num: port,
         ..Default::default()
@@ -33,7 +33,7 @@ pub(crate) fn to_init(qp: &Qp, port: u8) -> Result<()> {
         | ibv_qp_attr_mask::IBV_QP_PKEY_INDEX
         | ibv_qp_attr_mask::IBV_QP_PORT
         | ibv_qp_attr_mask::IBV_QP_ACCESS_FLAGS;
-    qp.modify(&mut attributes, mask.0 as i32).map_err(|error| {
+    qp.modify(&mut attributes, mask).map_err(|error| {
         log::error!(
             "{0}: cannot change queue pair {1:#x} (port {port}) to INIT: {error}; it cannot be connected; check the device \
              (ibv_devinfo -d {0})",
@@ -56,7 +56,7 @@ pub(crate) fn to_reset(qp: &Qp) {
 
 fn move_to(qp: &Qp, state: ibv_qp_state::Type, name: &str) {
     let mut attributes = ibv_qp_attr { qp_state: state, ..Default::default() };
-    if let Err(error) = qp.modify(&mut attributes, ibv_qp_attr_mask::IBV_QP_STATE.0 as i32) {
+    if let Err(error) = qp.modify(&mut attributes, ibv_qp_attr_mask::IBV_QP_STATE) {
         // The caller gets no error: the change fails only if the device was removed, which also ends its queue pairs.
         log::warn!(
             "{}: cannot change queue pair {:#x} to {name}: {error}; the device was probably removed (ibv_devices lists devices)",

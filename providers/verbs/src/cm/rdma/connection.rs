@@ -383,7 +383,7 @@ fn path_of(id: &CmId, device: &Device, params: Option<&ConnParams>) -> io::Resul
     let mut to_send = id.change(ibv_qp_state::IBV_QPS_RTS)?;
     let settings = device.settings.path;
     to_receive.attributes.min_rnr_timer = settings.rnr_timer;
-    to_receive.mask |= ibv_qp_attr_mask::IBV_QP_MIN_RNR_TIMER.0 as i32;
+    to_receive.mask |= ibv_qp_attr_mask::IBV_QP_MIN_RNR_TIMER;
     if let Some(params) = params {
         to_receive.attributes.max_dest_rd_atomic = params.responder_resources;
         to_send.attributes.max_rd_atomic = params.initiator_depth;

@@ -127,14 +127,13 @@ impl LocalEnd {
                 ah_attr: self.address_handle(remote),
                 ..Default::default()
             },
-            mask: (mask::IBV_QP_STATE
+            mask: mask::IBV_QP_STATE
                 | mask::IBV_QP_AV
                 | mask::IBV_QP_PATH_MTU
                 | mask::IBV_QP_DEST_QPN
                 | mask::IBV_QP_RQ_PSN
                 | mask::IBV_QP_MAX_DEST_RD_ATOMIC
-                | mask::IBV_QP_MIN_RNR_TIMER)
-                .0 as i32,
+                | mask::IBV_QP_MIN_RNR_TIMER,
         };
         let to_send = StateChange {
             attributes: ibv_qp_attr {
@@ -146,13 +145,12 @@ impl LocalEnd {
                 max_rd_atomic: remote.limits.map_or(reads.outgoing, |limits| reads.outgoing.min(limits.reads)),
                 ..Default::default()
             },
-            mask: (mask::IBV_QP_STATE
+            mask: mask::IBV_QP_STATE
                 | mask::IBV_QP_SQ_PSN
                 | mask::IBV_QP_TIMEOUT
                 | mask::IBV_QP_RETRY_CNT
                 | mask::IBV_QP_RNR_RETRY
-                | mask::IBV_QP_MAX_QP_RD_ATOMIC)
-                .0 as i32,
+                | mask::IBV_QP_MAX_QP_RD_ATOMIC,
         };
         PathToRts { init: self.partition.map(|index| self.partition(index)), to_receive, to_send }
     }
@@ -166,7 +164,7 @@ impl LocalEnd {
                 port_num: self.port,
                 ..Default::default()
             },
-            mask: (mask::IBV_QP_STATE | mask::IBV_QP_PKEY_INDEX | mask::IBV_QP_PORT).0 as i32,
+            mask: mask::IBV_QP_STATE | mask::IBV_QP_PKEY_INDEX | mask::IBV_QP_PORT,
         }
     }
 
