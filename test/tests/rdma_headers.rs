@@ -175,7 +175,7 @@ fn constants_match_the_rdma_core_headers() {
     }
     let mut checks = String::new();
     let (verbs, manager) = (verbs_numbers(), manager_numbers());
-    assert!(verbs.len() > 80 && manager.len() > 25, "too few constants were found: {verbs:?} {manager:?}");
+    assert!(verbs.len() > 80 && manager.len() > 15, "too few constants were found: {verbs:?} {manager:?}");
     verbs.iter().chain(&manager).for_each(|(name, value)| assert_same(&mut checks, name, value));
     compile("numbers", &checks);
 }
@@ -298,7 +298,7 @@ fn c_type(rust: &str) -> String {
         "c_uint" => "unsigned int",
         "c_void" => "void",
         "c_char" => "char",
-        "usize" | "size_t" => "size_t",
+        "usize" => "size_t",
         "isize" => "ssize_t",
         "u8" => "uint8_t",
         "u16" => "uint16_t",

@@ -11,7 +11,7 @@ use ibverbs_sys::{
     ibv_ah_attr, ibv_comp_channel, ibv_context, ibv_cq, ibv_event_type, ibv_gid, ibv_pd, ibv_qp, ibv_qp_attr,
     ibv_qp_type, ibv_srq,
 };
-use libc::{size_t, sockaddr, sockaddr_storage};
+use libc::{sockaddr, sockaddr_storage};
 
 /// What an event reports: the field `event` of [`rdma_cm_event`].
 pub type rdma_cm_event_type = c_uint;
@@ -50,30 +50,8 @@ pub const RDMA_CM_EVENT_TIMEWAIT_EXIT: rdma_cm_event_type = 15;
 
 /// Port space of an id: the transport, and the kind of address by which peers reach it.
 pub type rdma_port_space = c_uint;
-/// IP over InfiniBand.
-pub const RDMA_PS_IPOIB: rdma_port_space = 0x0002;
 /// Connections by IP address and port.
 pub const RDMA_PS_TCP: rdma_port_space = 0x0106;
-/// Datagrams by IP address and port.
-pub const RDMA_PS_UDP: rdma_port_space = 0x0111;
-/// Service ids of InfiniBand.
-pub const RDMA_PS_IB: rdma_port_space = 0x013F;
-
-/// In `rdma_conn_param`: requests the device's maximum number of RDMA reads by the peer.
-pub const RDMA_MAX_RESP_RES: u8 = 0xFF;
-/// In `rdma_conn_param`: requests the device's maximum number of local RDMA reads.
-pub const RDMA_MAX_INIT_DEPTH: u8 = 0xFF;
-
-/// Level of the options that `rdma_set_option` sets for an id.
-pub const RDMA_OPTION_ID: c_int = 0;
-/// Type of service. The value is a `u8`.
-pub const RDMA_OPTION_ID_TOS: c_int = 0;
-/// Same as SO_REUSEADDR for sockets. The value is a `c_int`.
-pub const RDMA_OPTION_ID_REUSEADDR: c_int = 1;
-/// Same as IPV6_V6ONLY for sockets. The value is a `c_int`.
-pub const RDMA_OPTION_ID_AFONLY: c_int = 2;
-/// ACK timeout of the queue pair: 4.096 us * 2^n. The value `n` is a `u8`.
-pub const RDMA_OPTION_ID_ACK_TIMEOUT: c_int = 3;
 
 // Values of `status` in RDMA_CM_EVENT_REJECTED on InfiniBand and RoCE (InfiniBand specification, volume 1, 12.6.7.2).
 // The header has no names for them.
@@ -293,12 +271,4 @@ ibverbs_sys::library! {
     pub fn rdma_get_cm_event(channel: *mut rdma_event_channel, event: *mut *mut rdma_cm_event) -> c_int;
     /// Acknowledges and frees the event.
     pub fn rdma_ack_cm_event(event: *mut rdma_cm_event) -> c_int;
-    /// The value is only read.
-    pub fn rdma_set_option(
-        id: *mut rdma_cm_id,
-        level: c_int,
-        optname: c_int,
-        optval: *mut c_void,
-        optlen: size_t,
-    ) -> c_int;
 }
