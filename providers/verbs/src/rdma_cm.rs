@@ -5,8 +5,7 @@
 
 use std::ffi::{c_int, c_void};
 use std::io;
-use std::mem::MaybeUninit;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::ptr;
 use std::sync::Arc;
@@ -14,6 +13,8 @@ use std::time::Duration;
 
 use ibverbs_sys::{IBV_EVENT_COMM_EST, ibv_qp_attr, ibv_qp_state};
 use rdma_cm_sys::*;
+use rustix::net::SocketAddrAny;
+use rustix::net::addr::{SocketAddrArg, SocketAddrLen};
 
 use crate::ibv::Handle;
 use crate::qp::state::StateChange;
@@ -175,9 +176,9 @@ impl CmId {
     }
 
     pub(crate) fn bind(&self, address: SocketAddr) -> io::Result<()> {
-        let mut raw = RawAddress::new(address);
-        // SAFETY: `self.id` exists until `self` is dropped, and `raw` outlives the call.
-        check_result(unsafe { rdma_bind_addr(self.id.as_ptr(), raw.as_mut_ptr()) })
+        let raw = address.as_any();
+        // SAFETY: `self.id` exists until `self` is dropped, and `raw` outlives the call, which only reads it.
+        check_result(unsafe { rdma_bind_addr(self.id.as_ptr(), raw.as_ptr().cast_mut().cast()) })
     }
 
     pub(crate) fn listen(&self, backlog: c_int) -> io::Result<()> {
@@ -186,11 +187,10 @@ impl CmId {
     }
 
     pub(crate) fn resolve_address(&self, peer: SocketAddr, time: Duration) -> io::Result<()> {
-        let mut raw = RawAddress::new(peer);
-        // SAFETY: `self.id` exists until `self` is dropped, and `raw` outlives the call.
-        check_result(unsafe {
-            rdma_resolve_addr(self.id.as_ptr(), ptr::null_mut(), raw.as_mut_ptr(), milliseconds(time))
-        })
+        let raw = peer.as_any();
+        let to = raw.as_ptr().cast_mut().cast();
+        // SAFETY: `self.id` exists until `self` is dropped, and `raw` outlives the call, which only reads it.
+        check_result(unsafe { rdma_resolve_addr(self.id.as_ptr(), ptr::null_mut(), to, milliseconds(time)) })
     }
 
     pub(crate) fn resolve_route(&self, time: Duration) -> io::Result<()> {
@@ -263,64 +263,12 @@ impl CmId {
     }
 }
 
-/// A socket address as a C `sockaddr`.
-union RawAddress {
-    v4: libc::sockaddr_in,
-    v6: libc::sockaddr_in6,
-}
-
-impl RawAddress {
-    fn new(address: SocketAddr) -> Self {
-        match address {
-            SocketAddr::V4(v4) => RawAddress {
-                v4: libc::sockaddr_in {
-                    sin_family: libc::AF_INET as _,
-                    sin_port: v4.port().to_be(),
-                    sin_addr: libc::in_addr { s_addr: u32::from(*v4.ip()).to_be() },
-                    sin_zero: [0; 8],
-                },
-            },
-            SocketAddr::V6(v6) => RawAddress {
-                v6: libc::sockaddr_in6 {
-                    sin6_family: libc::AF_INET6 as _,
-                    sin6_port: v6.port().to_be(),
-                    sin6_flowinfo: v6.flowinfo(),
-                    sin6_addr: libc::in6_addr { s6_addr: v6.ip().octets() },
-                    sin6_scope_id: v6.scope_id(),
-                },
-            },
-        }
-    }
-
-    fn as_mut_ptr(&mut self) -> *mut libc::sockaddr {
-        ptr::from_mut(self).cast()
-    }
-}
-
+/// Returns an IP address and port that C code has stored; `None` for other families.
 fn address_of(storage: &libc::sockaddr_storage) -> Option<SocketAddr> {
-    match c_int::from(storage.ss_family) {
-        libc::AF_INET => {
-            let mut raw = MaybeUninit::<libc::sockaddr_in>::uninit();
-            // SAFETY: the storage is larger than the record, and every byte pattern is a valid `sockaddr_in`.
-            let raw = unsafe {
-                ptr::copy_nonoverlapping(ptr::from_ref(storage).cast(), raw.as_mut_ptr(), 1);
-                raw.assume_init()
-            };
-            let ip = Ipv4Addr::from(u32::from_be(raw.sin_addr.s_addr));
-            Some(SocketAddr::new(IpAddr::V4(ip), u16::from_be(raw.sin_port)))
-        }
-        libc::AF_INET6 => {
-            let mut raw = MaybeUninit::<libc::sockaddr_in6>::uninit();
-            // SAFETY: the storage is larger than the record, and every byte pattern is a valid `sockaddr_in6`.
-            let raw = unsafe {
-                ptr::copy_nonoverlapping(ptr::from_ref(storage).cast(), raw.as_mut_ptr(), 1);
-                raw.assume_init()
-            };
-            let ip = Ipv6Addr::from(raw.sin6_addr.s6_addr);
-            Some(SocketAddr::new(IpAddr::V6(ip), u16::from_be(raw.sin6_port)))
-        }
-        _ => None,
-    }
+    // SAFETY: the storage is a socket address of its whole length: a family, and bytes that are valid for each family.
+    let raw = unsafe { SocketAddrAny::read(ptr::from_ref(storage).cast(), size_of_val(storage) as SocketAddrLen) };
+    let address = SocketAddr::try_from(raw).ok()?;
+    Some(SocketAddr::new(address.ip(), address.port()))
 }
 
 #[cfg(test)]
@@ -331,16 +279,12 @@ mod tests {
     fn address_conversion_round_trips() {
         for text in ["192.0.2.7:4660", "[2001:db8::7]:4660"] {
             let address: SocketAddr = text.parse().unwrap();
-            let raw = RawAddress::new(address);
-            let mut storage = MaybeUninit::<libc::sockaddr_storage>::zeroed();
-            // SAFETY: the storage is larger than `raw`, and every byte pattern is a valid `sockaddr_storage`.
+            let raw = address.as_any();
+            // SAFETY: every byte pattern is a valid `sockaddr_storage`, which is not shorter than an address.
             let storage = unsafe {
-                ptr::copy_nonoverlapping(
-                    ptr::from_ref(&raw).cast::<u8>(),
-                    storage.as_mut_ptr().cast(),
-                    size_of::<RawAddress>(),
-                );
-                storage.assume_init()
+                let mut storage: libc::sockaddr_storage = std::mem::zeroed();
+                ptr::copy_nonoverlapping(raw.as_ptr().cast::<u8>(), (&raw mut storage).cast(), raw.addr_len() as usize);
+                storage
             };
             assert_eq!(address_of(&storage), Some(address));
         }
