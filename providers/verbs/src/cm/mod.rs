@@ -44,27 +44,14 @@ pub(crate) trait Manager: Send + Sync {
     fn close(&self);
 }
 
-/// A connection request that the consumer has neither accepted nor rejected. Dropping it rejects it with
-/// [`RejectReason::NoListener`].
+/// A connection request that the consumer has neither accepted nor rejected. Dropping it rejects it, but not as the
+/// consumer's decision: the listener was freed, its queue is full, or the consumer has freed the request.
 pub(crate) trait IncomingRequest: Any + Send + Sync {
     /// Accepts the request: attaches a connection to the queue pair. Reports the result later, even if the requester
     /// has given up.
     ///
     /// Errors: the queue pair cannot be used, or the private data are too long. The request is then rejected.
     fn accept(self: Box<Self>, qp: &Arc<QpCore>, private_data: &[u8], conn: ConnId) -> Result<()>;
-    /// Rejects the request.
-    fn refuse(self: Box<Self>, reason: RejectReason);
     /// Rejects the request as the consumer's decision. Sends the private data if the manager's protocol supports it.
-    fn reject(self: Box<Self>, _private_data: &[u8]) {
-        self.refuse(RejectReason::Consumer);
-    }
-}
-
-/// Why a request is rejected.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum RejectReason {
-    /// The consumer rejected the request.
-    Consumer,
-    /// The listener was freed, its queue is full, or the request was dropped without a decision of the consumer.
-    NoListener,
+    fn reject(self: Box<Self>, private_data: &[u8]);
 }

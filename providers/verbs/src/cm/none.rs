@@ -32,7 +32,7 @@ use parking_lot::Mutex;
 
 use super::socket::path::{LocalEnd, RemoteEnd};
 use super::socket::{CmQueuePair, SocketContext};
-use super::{IncomingRequest, ListenGuard, Manager, RejectReason};
+use super::{IncomingRequest, ListenGuard, Manager};
 use crate::device::Device;
 use crate::engine::EventHandler;
 use crate::qp::{CmConnection, QpCore};
@@ -177,9 +177,8 @@ impl IncomingRequest for SyntheticRequest {
         self.accept_into(qp.clone(), conn)
     }
 
-    fn refuse(self: Box<Self>, _: RejectReason) {
-        drop(self);
-    }
+    /// Has no message to send, so a rejection is the same as a drop.
+    fn reject(self: Box<Self>, _: &[u8]) {}
 }
 
 impl Drop for SyntheticRequest {

@@ -8,7 +8,7 @@ use dapl::error::{Error, Result};
 use dapl::provider::{ConnId, ConnRequest, RequestInfo};
 use dapl::runtime::handle::ObjectId;
 
-use crate::cm::{IncomingRequest, RejectReason};
+use crate::cm::IncomingRequest;
 use crate::device::Device;
 use crate::qp::queue_pair::Qp;
 
@@ -23,9 +23,8 @@ pub struct ConnectionRequest {
 /// Called by the engine thread only.
 pub(super) fn arrived(device: &Arc<Device>, listener: ObjectId, waiting: Box<dyn IncomingRequest>, info: RequestInfo) {
     let request = ConnectionRequest { device: device.clone(), waiting, info: info.clone() };
-    if let Err(request) = device.sink.request(listener, request, info) {
-        request.waiting.refuse(RejectReason::NoListener);
-    }
+    // The sink returns a request that it does not take. Its drop rejects it.
+    drop(device.sink.request(listener, request, info));
 }
 
 impl ConnRequest for ConnectionRequest {

@@ -29,7 +29,7 @@ use rdma_cm_sys::*;
 
 use self::connection::{ConnectTarget, RdmaConnection};
 use self::waiting::RdmaRequest;
-use super::{IncomingRequest, ListenGuard, Manager, RejectReason, request};
+use super::{ListenGuard, Manager, request};
 use crate::device::Device;
 use crate::engine::{AwaitedEvents, EventHandler, WatchedDescriptor};
 use crate::qp::QpCore;
@@ -215,7 +215,7 @@ impl RdmaManager {
                 request::arrived(device, listener, Box::new(request), info);
             }
             // The listener was freed before this event was handled.
-            _ => Box::new(request).refuse(RejectReason::NoListener),
+            _ => drop(request), // The drop rejects the request.
         }
     }
 }

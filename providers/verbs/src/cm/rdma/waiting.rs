@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 
 use super::connection::{ConnectTarget, ConnectionPhase, RdmaConnection};
 use super::{EventOwner, RdmaManager};
-use crate::cm::{IncomingRequest, RejectReason};
+use crate::cm::IncomingRequest;
 use crate::qp::QpCore;
 use crate::rdma_cm::{CmId, ConnParams};
 use dapl_software::listener_retry::Retry;
@@ -77,25 +77,16 @@ impl IncomingRequest for RdmaRequest {
         Ok(())
     }
 
-    fn refuse(mut self: Box<Self>, reason: RejectReason) {
-        if let Some(id) = self.id.take() {
-            self.send_reject(&id, reason, &[]);
-        }
-    }
-
     fn reject(mut self: Box<Self>, private_data: &[u8]) {
         if let Some(id) = self.id.take() {
-            self.send_reject(&id, RejectReason::Consumer, private_data);
+            self.end(id.reject(&[&REJECTION, private_data].concat()));
         }
     }
 }
 
 impl RdmaRequest {
-    fn send_reject(&self, id: &CmId, reason: RejectReason, private_data: &[u8]) {
-        let rejected = match reason {
-            RejectReason::Consumer => id.reject(&[&REJECTION, private_data].concat()),
-            RejectReason::NoListener => id.reject_unserved().or_else(|_| id.reject(&REJECTION)),
-        };
+    /// Releases the id after a rejection was sent.
+    fn end(&self, rejected: io::Result<()>) {
         if let Err(error) = rejected {
             log::debug!("cannot reject a connection request, which has probably ended: {error}");
         }
@@ -106,7 +97,7 @@ impl RdmaRequest {
 impl Drop for RdmaRequest {
     fn drop(&mut self) {
         if let Some(id) = self.id.take() {
-            self.send_reject(&id, RejectReason::NoListener, &[]);
+            self.end(id.reject_unserved().or_else(|_| id.reject(&REJECTION)));
         }
     }
 }

@@ -39,7 +39,7 @@ use dapl::provider::{ConnId, ConnectSpec, PeerAddress, RequestInfo};
 use dapl::runtime::handle::ObjectId;
 use parking_lot::Mutex;
 
-use super::{IncomingRequest, ListenGuard, Manager, RejectReason, request};
+use super::{IncomingRequest, ListenGuard, Manager, request};
 use crate::device::Device;
 use crate::engine::{AwaitedEvents, Engine, EventHandler, WatchedDescriptor};
 use crate::qp::{CmConnection, QpCore};
@@ -335,12 +335,6 @@ impl SocketRequest {
 impl IncomingRequest for SocketRequest {
     fn accept(self: Box<Self>, qp: &Arc<QpCore>, private_data: &[u8], conn: ConnId) -> Result<()> {
         self.accept_into(qp.clone(), private_data, conn)
-    }
-
-    fn refuse(mut self: Box<Self>, reason: RejectReason) {
-        if reason == RejectReason::Consumer {
-            self.0.take().into_iter().for_each(|connection| connection.refuse(&[]));
-        }
     }
 
     fn reject(mut self: Box<Self>, private_data: &[u8]) {

@@ -13,7 +13,7 @@ use dapl::provider::{ConnectSpec, PeerAddress};
 use super::fake::{FakeQp, QpReport, TestEngine, V4_GID, conn};
 use super::wire::{DISCONNECT, Format};
 use super::{SocketContext, SocketManager, SocketRequest, TcpListening};
-use crate::cm::{IncomingRequest, Manager, RejectReason};
+use crate::cm::{IncomingRequest, Manager};
 
 /// The confirmation in the format of 1.2.
 const READY: [u8; 2] = [0x0E, 0x0F];
@@ -150,7 +150,7 @@ fn only_a_reject_is_reported_as_peer_rejected() {
     let manager = TestManager::new();
     let active = FakeQp::new(1);
     manager.connect(&active, b"", 1);
-    manager.request().0.refuse(RejectReason::Consumer);
+    manager.request().0.reject(&[]);
     assert_eq!(active.next(), QpReport::Ended("peer rejected"));
     manager.connect(&active, b"", 2);
     drop(manager.request());

@@ -106,7 +106,7 @@ fn reject_carries_private_data() {
     manager.request().0.reject(b"too busy");
     assert_eq!(active.next(), QpReport::Rejected(b"too busy".to_vec()));
     manager.connect(&active, b"", 2);
-    manager.request().0.refuse(RejectReason::Consumer);
+    manager.request().0.reject(&[]);
     assert_eq!(active.next(), QpReport::Ended("peer rejected"));
     manager.connect(&active, b"", 3);
     drop(manager.request());
