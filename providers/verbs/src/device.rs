@@ -112,8 +112,7 @@ impl Device {
             listeners: Mutex::default(),
             watches: OnceLock::new(),
         });
-        let (completions, asynchronous): (Weak<dyn EventHandler>, Weak<dyn EventHandler>) =
-            (Arc::downgrade(&device.completions) as _, Arc::downgrade(&device.asynchronous) as _);
+        let (completions, asynchronous) = (&Arc::downgrade(&device.completions), &Arc::downgrade(&device.asynchronous));
         let watched = device.engine.watch(device.channel.fd(), AwaitedEvents::Read, completions).and_then(|first| {
             Ok([first, device.engine.watch(device.context.events(), AwaitedEvents::Read, asynchronous)?])
         });

@@ -5,22 +5,21 @@
 //! thread blocks only in `wait`.
 #![forbid(unsafe_code)]
 
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use dapl::runtime::thread::{self, ThreadId};
+use dapl_software::engine::queue::EngineQueue;
 use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 
 /// Maximum number of events fetched by one `epoll_wait`.
 const BATCH: usize = 32;
-/// epoll key of the wake-up eventfd. Keys of sources start at 1.
-const WAKE_UP: u64 = 0;
+/// epoll key of the job queue. Keys of sources start at 1.
+const JOBS: u64 = 0;
 
 /// Handler of a descriptor or a deadline.
 pub(crate) trait EventHandler: Send + Sync {
@@ -49,47 +48,18 @@ impl AwaitedEvents {
 }
 
 type Job = Box<dyn FnOnce() + Send>;
+/// A scheduled call of `EventHandler::expired`: the handler, and the tag.
+type ScheduledCall = (Weak<dyn EventHandler>, u64);
 
 /// The state of an engine, shared with all objects of the IA.
 pub(crate) struct Engine {
     epoll: OwnedFd,
-    wake_up: OwnedFd,
-    /// Whether `wake_up` was written and not yet read.
-    is_signalled: AtomicBool,
     stopping: AtomicBool,
-    jobs: Mutex<VecDeque<Job>>,
+    jobs: EngineQueue<Job>,
     sources: Mutex<HashMap<u64, Weak<dyn EventHandler>>>,
     keys: AtomicU64,
-    deadlines: Mutex<BinaryHeap<Reverse<ScheduledDeadline>>>,
-    thread: Mutex<Option<ThreadId>>,
-}
-
-/// A scheduled call of `EventHandler::expired`. Ordered by time, then by number.
-struct ScheduledDeadline {
-    at: Instant,
-    number: u64,
-    source: Weak<dyn EventHandler>,
-    tag: u64,
-}
-
-impl PartialEq for ScheduledDeadline {
-    fn eq(&self, other: &Self) -> bool {
-        (self.at, self.number) == (other.at, other.number)
-    }
-}
-
-impl Eq for ScheduledDeadline {}
-
-impl PartialOrd for ScheduledDeadline {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for ScheduledDeadline {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        (self.at, self.number).cmp(&(other.at, other.number))
-    }
+    /// Scheduled calls by time, and then by a number that differs for each.
+    deadlines: Mutex<BTreeMap<(Instant, u64), ScheduledCall>>,
 }
 
 /// A registered descriptor. [`WatchedDescriptor::end`] must be called, or this object be dropped, before the descriptor
@@ -123,18 +93,15 @@ impl Drop for WatchedDescriptor {
 impl Engine {
     pub(crate) fn new() -> io::Result<Arc<Self>> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let wake_up = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        epoll::add(&epoll, &wake_up, epoll::EventData::new_u64(WAKE_UP), epoll::EventFlags::IN)?;
+        let jobs = EngineQueue::with_eventfd(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        epoll::add(&epoll, &jobs, epoll::EventData::new_u64(JOBS), epoll::EventFlags::IN)?;
         Ok(Arc::new(Engine {
             epoll,
-            wake_up,
-            is_signalled: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
-            jobs: Mutex::default(),
+            jobs,
             sources: Mutex::default(),
-            keys: AtomicU64::new(WAKE_UP + 1),
+            keys: AtomicU64::new(JOBS + 1),
             deadlines: Mutex::default(),
-            thread: Mutex::new(None),
         }))
     }
 
@@ -144,10 +111,10 @@ impl Engine {
         self: &Arc<Self>,
         fd: BorrowedFd<'_>,
         interest: AwaitedEvents,
-        source: Weak<dyn EventHandler>,
+        source: &Weak<impl EventHandler + 'static>,
     ) -> io::Result<WatchedDescriptor> {
         let key = self.keys.fetch_add(1, Ordering::Relaxed);
-        self.sources.lock().insert(key, source);
+        self.sources.lock().insert(key, source.clone());
         let watch = WatchedDescriptor { engine: self.clone(), key };
         epoll::add(&self.epoll, fd, epoll::EventData::new_u64(key), interest.flags())?;
         Ok(watch)
@@ -155,73 +122,67 @@ impl Engine {
 
     /// Schedules a call of `source.expired(tag)` after the delay. The call cannot be cancelled. `tag` allows the
     /// handler to recognise an outdated call.
-    pub(crate) fn schedule(&self, delay: Duration, source: Weak<dyn EventHandler>, tag: u64) {
-        let number = self.keys.fetch_add(1, Ordering::Relaxed);
-        let deadline = ScheduledDeadline { at: Instant::now() + delay, number, source, tag };
-        let is_first = {
-            let mut deadlines = self.deadlines.lock();
-            deadlines.push(Reverse(deadline));
-            deadlines.peek().is_some_and(|Reverse(first)| first.number == number)
-        };
-        if is_first && !self.is_engine_thread() {
-            self.wake();
+    pub(crate) fn schedule(&self, delay: Duration, source: &Weak<impl EventHandler + 'static>, tag: u64) {
+        let key = (Instant::now() + delay, self.keys.fetch_add(1, Ordering::Relaxed));
+        let mut deadlines = self.deadlines.lock();
+        deadlines.insert(key, (source.clone(), tag));
+        let is_first = deadlines.first_key_value().is_some_and(|(first, _)| *first == key);
+        drop(deadlines);
+        if is_first {
+            self.jobs.wake();
         }
     }
 
     /// Queues a job, which the engine thread runs. Jobs run in the order of the calls.
     pub(crate) fn run_on_engine(&self, job: impl FnOnce() + Send + 'static) {
-        self.jobs.lock().push_back(Box::new(job));
-        if !self.is_engine_thread() {
-            self.wake();
-        }
+        self.jobs.push(Box::new(job));
     }
 
-    pub(crate) fn is_engine_thread(&self) -> bool {
-        *self.thread.lock() == Some(thread::current())
+    /// Queues a call of `job` with the object, unless it was dropped by then.
+    pub(crate) fn call_on_engine<T>(&self, object: &Weak<T>, job: impl FnOnce(&T) + Send + 'static)
+    where
+        T: Send + Sync + 'static,
+    {
+        let object = object.clone();
+        self.run_on_engine(move || {
+            if let Some(object) = object.upgrade() {
+                job(&object);
+            }
+        });
     }
 
     /// Ends the engine thread. Queued jobs are dropped.
     pub(crate) fn stop(&self) {
         self.stopping.store(true, Ordering::Release);
-        self.wake();
-    }
-
-    fn wake(&self) {
-        if !self.is_signalled.swap(true, Ordering::AcqRel) {
-            // Ignored: it fails only if the counter is at its maximum, and then the eventfd is readable.
-            let _ = rustix::io::write(&self.wake_up, &1u64.to_ne_bytes());
-        }
+        self.jobs.wake();
     }
 
     /// The body of the engine thread.
     pub(crate) fn run(&self) {
-        *self.thread.lock() = Some(thread::current());
         while !self.stopping.load(Ordering::Acquire) {
             self.run_jobs_and_deadlines();
             self.wait();
         }
-        let dropped = std::mem::take(&mut *self.jobs.lock());
-        drop(dropped);
+        self.jobs.close();
         self.deadlines.lock().clear();
     }
 
     /// Runs the queued jobs, then the handlers of expired deadlines. Jobs that are queued meanwhile run in the next
     /// round, after events of descriptors were handled.
     fn run_jobs_and_deadlines(&self) {
-        let jobs = std::mem::take(&mut *self.jobs.lock());
-        jobs.into_iter().for_each(|job| job());
+        self.jobs.drain_jobs().into_iter().for_each(|job| job());
         let now = Instant::now();
-        while let Some(deadline) = self.due(now) {
-            if let Some(source) = deadline.source.upgrade() {
-                source.expired(deadline.tag);
+        while let Some((source, tag)) = self.due(now) {
+            if let Some(source) = source.upgrade() {
+                source.expired(tag);
             }
         }
     }
 
-    fn due(&self, now: Instant) -> Option<ScheduledDeadline> {
+    fn due(&self, now: Instant) -> Option<ScheduledCall> {
         let mut deadlines = self.deadlines.lock();
-        let is_due = deadlines.peek().is_some_and(|Reverse(first)| first.at <= now);
-        if is_due { deadlines.pop().map(|Reverse(deadline)| deadline) } else { None }
+        let first = deadlines.first_entry()?;
+        (first.key().0 <= now).then(|| first.remove())
     }
 
     fn wait(&self) {
@@ -230,7 +191,9 @@ impl Engine {
             tv_sec: time.as_secs().min(i64::MAX as u64) as i64,
             tv_nsec: time.subsec_nanos().into(),
         });
-        let ready = match epoll::wait(&self.epoll, &mut events, time.as_ref()) {
+        let waited = epoll::wait(&self.epoll, &mut events, time.as_ref());
+        self.jobs.set_awake();
+        let ready = match waited {
             Ok((ready, _)) => ready,
             Err(rustix::io::Errno::INTR) => return,
             Err(error) => {
@@ -244,20 +207,10 @@ impl Engine {
             }
         };
         for event in ready {
-            match event.data.u64() {
-                WAKE_UP => {
-                    let mut count = [0; 8];
-                    let _ = rustix::io::read(&self.wake_up, &mut count);
-                    // Cleared after the read and before the jobs are run: a thread that queues a job after this store
-                    // writes to the eventfd again.
-                    self.is_signalled.store(false, Ordering::Release);
-                }
-                key => {
-                    let source = self.sources.lock().get(&key).and_then(Weak::upgrade);
-                    if let Some(source) = source {
-                        source.ready();
-                    }
-                }
+            // There is no source for `JOBS`. The next round runs the jobs.
+            let source = self.sources.lock().get(&event.data.u64()).and_then(Weak::upgrade);
+            if let Some(source) = source {
+                source.ready();
             }
         }
     }
@@ -265,16 +218,10 @@ impl Engine {
     /// Returns the time until the next deadline; `None` if there is no deadline. 0 if jobs are queued or the engine is
     /// to stop.
     fn time_to_wait(&self) -> Option<Duration> {
-        if self.stopping.load(Ordering::Acquire) || !self.jobs.lock().is_empty() {
+        if !self.jobs.prepare_sleep() || self.stopping.load(Ordering::Acquire) {
             return Some(Duration::ZERO);
         }
         let deadlines = self.deadlines.lock();
-        deadlines.peek().map(|Reverse(first)| first.at.saturating_duration_since(Instant::now()))
-    }
-}
-
-impl AsFd for Engine {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.epoll.as_fd()
+        deadlines.first_key_value().map(|((first, _), _)| first.saturating_duration_since(Instant::now()))
     }
 }

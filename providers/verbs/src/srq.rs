@@ -133,12 +133,7 @@ impl SrqCore {
     }
 
     fn notify_later(&self) {
-        let me = self.me.clone();
-        self.engine.run_on_engine(move || {
-            if let Some(srq) = me.upgrade() {
-                srq.notify();
-            }
-        });
+        self.engine.call_on_engine(&self.me, Self::notify);
     }
 
     fn notify(&self) {

@@ -45,8 +45,13 @@ impl<J> EngineQueue<J> {
             log::error!("cannot create an eventfd for the engine: {e}; allow more open files (ulimit -n)");
             Error::Exhausted(Resource::Memory)
         })?;
+        Ok(EngineQueue::with_eventfd(fd))
+    }
+
+    /// Creates an empty queue with a new non-blocking eventfd.
+    pub fn with_eventfd(fd: OwnedFd) -> Self {
         let state = QueueState { jobs: VecDeque::new(), is_awake: false, is_signalled: false };
-        Ok(EngineQueue { state: Mutex::new(Some(state)), fd })
+        EngineQueue { state: Mutex::new(Some(state)), fd }
     }
 
     /// Adds a job, and wakes the engine thread if it may be asleep. After `close`, drops the job.
@@ -54,6 +59,18 @@ impl<J> EngineQueue<J> {
         let mut state = self.state.lock();
         let Some(state) = state.as_mut() else { return };
         state.jobs.push_back(job);
+        self.signal(state);
+    }
+
+    /// Wakes the engine thread if it may be asleep, without a job. The caller has changed something that the thread
+    /// checks after [`prepare_sleep`](Self::prepare_sleep), such as a deadline.
+    pub fn wake(&self) {
+        if let Some(state) = self.state.lock().as_mut() {
+            self.signal(state);
+        }
+    }
+
+    fn signal(&self, state: &mut QueueState<J>) {
         if !state.is_awake && !std::mem::replace(&mut state.is_signalled, true) {
             // The write is made under the lock, so that the eventfd agrees with `is_signalled`. It does not block,
             // because the counter of the eventfd is 0.

@@ -136,10 +136,7 @@ impl Drop for OpenListener {
 
 impl SyntheticListener {
     fn deliver_soon(&self) {
-        let me = self.me.clone();
-        self.context
-            .engine
-            .run_on_engine(move || me.upgrade().into_iter().for_each(|listener| listener.deliver_synthetic()));
+        self.context.engine.call_on_engine(&self.me, Self::deliver_synthetic);
     }
 
     /// Delivers a synthetic request, unless the listener was closed. Called by the engine thread only.
@@ -150,8 +147,7 @@ impl SyntheticListener {
     }
 
     fn schedule_delivery(&self) {
-        let me: Weak<dyn EventHandler> = self.me.clone();
-        self.context.engine.schedule(PAUSE, me, 0);
+        self.context.engine.schedule(PAUSE, &self.me, 0);
     }
 }
 
@@ -218,8 +214,7 @@ impl AssumedConnection {
             listener: Mutex::new(listener),
         });
         pair.attach(conn, connection.clone()).inspect_err(|_| connection.end())?;
-        let me = connection.me.clone();
-        context.engine.run_on_engine(move || me.upgrade().into_iter().for_each(|connection| connection.find_peer()));
+        context.engine.call_on_engine(&connection.me, Self::find_peer);
         Ok(())
     }
 

@@ -224,8 +224,7 @@ impl CqCore {
     fn schedule_next_check(&self, inner: &mut CqState) {
         if !std::mem::replace(&mut inner.is_check_scheduled, true) {
             inner.polls_seen = self.polls.load(Ordering::Relaxed);
-            let me: Weak<dyn EventHandler> = self.me.clone();
-            self.engine.schedule(CHECK_INTERVAL, me, Check::Polls as u64);
+            self.engine.schedule(CHECK_INTERVAL, &self.me, Check::Polls as u64);
         }
     }
 

@@ -5,13 +5,11 @@
 //! engine first fetches the completions of the device, because a complete send that was not polled is not overdue.
 #![forbid(unsafe_code)]
 
-use std::sync::Weak;
 use std::time::{Duration, Instant};
 
 use dapl_software::overdue::{OverdueSend, WaitCause};
 
 use super::{Check, CqCore, CqState};
-use crate::engine::EventHandler;
 
 /// Interval between checks. A send is reported at most this time after it is overdue.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
@@ -20,8 +18,7 @@ impl CqCore {
     /// Schedules the next check for overdue sends, unless one is scheduled.
     pub(super) fn schedule_overdue_check(&self, inner: &mut CqState) {
         if !std::mem::replace(&mut inner.is_overdue_check_scheduled, true) {
-            let me: Weak<dyn EventHandler> = self.me.clone();
-            self.engine.schedule(CHECK_INTERVAL, me, Check::OverdueSends as u64);
+            self.engine.schedule(CHECK_INTERVAL, &self.me, Check::OverdueSends as u64);
         }
     }
 

@@ -341,9 +341,8 @@ impl QpCore {
     }
 
     fn schedule_drain_check(&self, checks: u64) {
-        let me: std::sync::Weak<dyn EventHandler> = self.me.clone();
         let [first, last] = DRAIN;
-        self.device.engine.schedule((first * (1 << checks.min(10)) as u32).min(last), me, checks + 1);
+        self.device.engine.schedule((first * (1 << checks.min(10)) as u32).min(last), &self.me, checks + 1);
     }
 
     /// Ends a draining connection, if all requests are complete. Called by the engine thread only.

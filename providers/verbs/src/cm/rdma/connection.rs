@@ -20,7 +20,6 @@ use rdma_cm_sys::*;
 use super::waiting::REJECTION;
 use super::{EventOwner, RdmaManager, is_end};
 use crate::device::Device;
-use crate::engine::EventHandler;
 use crate::qp::state::PathToRts;
 use crate::qp::{CmConnection, QpCore};
 use crate::rdma_cm::{CmEvent, CmId, ConnParams};
@@ -216,8 +215,7 @@ impl RdmaConnection {
         let mut retry = self.target.retry;
         let Some(wait) = retry.next_delay().filter(|_| *stage == ConnectionPhase::Requested) else { return false };
         *stage = ConnectionPhase::Refused;
-        let source: Weak<dyn EventHandler> = manager.me.clone();
-        device.engine.schedule(wait, source, self.number as u64);
+        device.engine.schedule(wait, &manager.me, self.number as u64);
         true
     }
 
@@ -414,8 +412,7 @@ impl CmConnection for RdmaConnection {
             return manager.release_if_ended(self.number);
         }
         if let Some(device) = manager.device.upgrade() {
-            let source: Weak<dyn EventHandler> = manager.me.clone();
-            device.engine.schedule(wait, source, self.number as u64);
+            device.engine.schedule(wait, &manager.me, self.number as u64);
         }
     }
 

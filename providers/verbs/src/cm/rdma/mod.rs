@@ -102,8 +102,7 @@ impl RdmaManager {
             parked: Mutex::default(),
             released: Condvar::new(),
         });
-        let source: Weak<dyn EventHandler> = manager.me.clone();
-        let watch = device.engine.watch(manager.channel.fd(), AwaitedEvents::Read, source);
+        let watch = device.engine.watch(manager.channel.fd(), AwaitedEvents::Read, &manager.me);
         let _ = manager.watch.set(watch.map_err(|error| failed("cannot wait for rdma_cm events", error))?);
         Ok(manager)
     }
@@ -164,8 +163,7 @@ impl RdmaManager {
         let is_leaving = owners.values().any(|owner| matches!(owner, EventOwner::Ended(old) if old.qp == link.qp));
         if is_leaving {
             self.parked.lock().insert(link.qp, link.clone());
-            let source: Weak<dyn EventHandler> = self.me.clone();
-            device.engine.schedule(REUSE_WAIT, source, link.number as u64);
+            device.engine.schedule(REUSE_WAIT, &self.me, link.number as u64);
         }
         is_leaving
     }

@@ -90,10 +90,7 @@ impl SocketConnection {
     /// Attaches the connection to a queue pair, and starts the exchange of messages on the engine thread.
     pub(super) fn connect(self: &Arc<Self>, pair: Arc<dyn CmQueuePair>, conn: ConnId) -> Result<()> {
         self.attach(&pair, conn)?;
-        let me = self.me.clone();
-        self.context
-            .engine
-            .run_on_engine(move || me.upgrade().into_iter().for_each(|connection| connection.register()));
+        self.context.engine.call_on_engine(&self.me, Self::register);
         Ok(())
     }
 
@@ -121,10 +118,7 @@ impl SocketConnection {
             return Err(Error::InvalidParameter(3));
         }
         self.attach(&pair, conn).inspect_err(|_| self.end())?;
-        let me = self.me.clone();
-        self.context
-            .engine
-            .run_on_engine(move || me.upgrade().into_iter().for_each(|connection| connection.find_peer()));
+        self.context.engine.call_on_engine(&self.me, Self::find_peer);
         Ok(())
     }
 
@@ -144,12 +138,11 @@ impl SocketConnection {
 
     /// Registers the socket for events, and starts to transfer bytes. Called by the engine thread only.
     pub(super) fn register(&self) {
-        let me: Weak<dyn EventHandler> = self.me.clone();
         let failed = {
             let mut inner = self.inner.lock();
             let Some(stream) = &inner.stream else { return };
             let interest = if inner.protocol.is_connecting() { AwaitedEvents::ReadWrite } else { AwaitedEvents::Read };
-            match self.context.engine.watch(stream.as_fd(), interest, me) {
+            match self.context.engine.watch(stream.as_fd(), interest, &self.me) {
                 Ok(watch) => {
                     (inner.watch, inner.interest) = (Some(watch), interest);
                     None
@@ -190,8 +183,7 @@ impl SocketConnection {
         inner.update_awaited_events();
         if let Some((time, turn)) = inner.protocol.deadline().filter(|(_, turn)| inner.turn != Some(*turn)) {
             inner.turn = Some(turn);
-            let me: Weak<dyn EventHandler> = self.me.clone();
-            self.context.engine.schedule(time, me, turn);
+            self.context.engine.schedule(time, &self.me, turn);
         }
         event
     }

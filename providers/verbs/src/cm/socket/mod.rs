@@ -220,10 +220,9 @@ impl Drop for OpenListener {
 
 impl TcpListening {
     fn watch(&self) -> io::Result<()> {
-        let me: Weak<dyn EventHandler> = self.me.clone();
         let mut socket = self.socket.lock();
         if let Some(listener) = &socket.listener {
-            socket.watch = Some(self.context.engine.watch(listener.as_fd(), AwaitedEvents::Read, me)?);
+            socket.watch = Some(self.context.engine.watch(listener.as_fd(), AwaitedEvents::Read, &self.me)?);
         }
         Ok(())
     }
@@ -298,8 +297,7 @@ impl TcpListening {
         if let (Some(listener), Some(watch)) = (&socket.listener, watch) {
             watch.end(listener.as_fd());
         }
-        let me: Weak<dyn EventHandler> = self.me.clone();
-        self.context.engine.schedule(ACCEPT_PAUSE, me, 0);
+        self.context.engine.schedule(ACCEPT_PAUSE, &self.me, 0);
     }
 }
 
