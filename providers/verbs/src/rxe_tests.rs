@@ -6,15 +6,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dapl::error::{Error, Resource};
-use dapl::provider::{Access, Bind, MemoryRegion, MemoryWindow, Region, Remote, Status};
+use dapl::provider::{Access, Bind, MemoryRegion, MemoryWindow, Op, Region, Remote, Status};
 use ibverbs_sys::{
     IBV_MTU_1024, ibv_ah_attr, ibv_gid, ibv_global_route, ibv_qp_attr, ibv_qp_attr_mask as mask, ibv_qp_state,
     ibv_send_flags as sends, ibv_sge, ibv_wc,
 };
 
 use crate::ibv::{
-    AsyncEvent, CompletionChannel, Context, Cq, DeviceSendWr, GidKind, Op, Qp, QpAttributes, SendWrTemplate, Srq,
-    SrqEvent,
+    AsyncEvent, CompletionChannel, Context, Cq, DeviceSendWr, GidKind, Qp, QpAttributes, SendWrTemplate, Srq, SrqEvent,
 };
 use crate::memory::{LocalKeys, Mr, Mw, Pd};
 use crate::settings::VerbsSettings;
@@ -246,7 +245,7 @@ fn rxe_carries_messages_writes_and_reads() {
     pair.cq.arm(false).unwrap();
     assert_eq!(pair.channel.next().unwrap(), None);
     pair.ends[1].post_recv(1, &[pair.sge(&mr, 1000, 50), pair.sge(&mr, 1100, 50)]).unwrap();
-    pair.request(0, 2, Op::Send, &[pair.sge(&mr, 0, 100)]);
+    pair.request(0, 2, Op::Send { solicited: false }, &[pair.sge(&mr, 0, 100)]);
     assert_eq!(eventually(|| pair.channel.next().unwrap()), 77, "the event carries the id of the queue");
     let mut both = [pair.next(), pair.next()];
     both.sort_unstable_by_key(|(id, ..)| *id);
@@ -264,14 +263,14 @@ fn rxe_carries_messages_writes_and_reads() {
     pair.ends[0]
         .post_send(
             &mut SendWrTemplate::new(),
-            &DeviceSendWr { id: 4, op: Op::Send, segments: &segments, flags: inline },
+            &DeviceSendWr { id: 4, op: Op::Send { solicited: false }, segments: &segments, flags: inline },
         )
         .unwrap();
     assert_eq!([pair.next().1, pair.next().1], [Status::Success; 2]);
 
     pair.cq.resize(500).unwrap();
     assert!(pair.cq.capacity() >= 500);
-    pair.request(0, 9, Op::Send, &[pair.sge(&mr, 0, 100)]);
+    pair.request(0, 9, Op::Send { solicited: false }, &[pair.sge(&mr, 0, 100)]);
     pair.ends[1].post_recv(10, &[pair.sge(&mr, 1000, 99)]).unwrap();
     let mut both = [pair.next(), pair.next()].map(|(id, status, _)| (id, status));
     both.sort_unstable_by_key(|(id, _)| *id);
@@ -295,7 +294,7 @@ fn rxe_refuses_access_that_the_key_does_not_grant() {
     let exported = pair.mr(WRITE);
     assert_eq!((pair.write(&all, exported.remote_key(), 2000), pair.byte(2009)), (Status::Success, 0));
     pair.ends[1].post_recv(1, &[pair.sge(&exported, 1000, 50)]).unwrap();
-    pair.request(0, 2, Op::Send, &[pair.sge(&all, 0, 10)]);
+    pair.request(0, 2, Op::Send { solicited: false }, &[pair.sge(&all, 0, 10)]);
     let mut both = [pair.next(), pair.next()].map(|(id, status, _)| (id, status));
     both.sort_unstable_by_key(|(id, _)| *id);
     assert!(both[0].0 == 1 && is_local(both[0].1, Status::LocalProtection), "{both:?}");
@@ -393,7 +392,7 @@ fn rxe_reports_the_low_watermark_of_a_shared_receive_queue() {
     srq.limit(4).unwrap();
     assert_eq!(srq.attributes().unwrap().srq_limit, 4);
     for (sender, recv) in [(0, 1), (1, 2)] {
-        pair.request(sender, 9, Op::Send, &[pair.sge(&mr, 0, 10)]);
+        pair.request(sender, 9, Op::Send { solicited: false }, &[pair.sge(&mr, 0, 10)]);
         let mut both = [pair.completion(), pair.completion()];
         both.sort_unstable_by_key(|wc| wc.wr_id);
         assert_eq!((both[0].wr_id, both[0].qp_num), (recv, pair.ends[1 - sender].number()));
@@ -407,7 +406,7 @@ fn rxe_reports_the_low_watermark_of_a_shared_receive_queue() {
     for id in 10..10 + u64::from(before) * 3 {
         srq.post_recv(id, &[pair.sge(&mr, 1000, 100)]).unwrap();
     }
-    pair.request(0, 9, Op::Send, &[pair.sge(&mr, 0, 10)]);
+    pair.request(0, 9, Op::Send { solicited: false }, &[pair.sge(&mr, 0, 10)]);
     let ids = [pair.next().0, pair.next().0];
     assert!(ids.contains(&3), "receives that were posted before the resize come first: {ids:?}");
 }

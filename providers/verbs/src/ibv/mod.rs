@@ -22,7 +22,7 @@ pub(crate) use context::{Context, Gid, GidKind};
 pub(crate) use cq::Cq;
 pub(crate) use event::{AsyncEvent, PortEvent, QpEvent, SrqEvent};
 pub(crate) use memory::{Mr, Mw, Pd};
-pub(crate) use qp::{DeviceSendWr, Op, Qp, QpAttributes, SendWrTemplate};
+pub(crate) use qp::{DeviceSendWr, Qp, QpAttributes, SendWrTemplate};
 pub(crate) use srq::Srq;
 
 /// Converts the result of a verb that returns an error number. Some drivers return it negative, or return -1 and set

@@ -4,7 +4,7 @@ use std::io;
 use std::ptr;
 use std::sync::Arc;
 
-use dapl::provider::{Region, Remote};
+use dapl::provider::{Op, Region, Remote};
 use ibverbs_sys::{
     ibv_context_ops, ibv_create_qp, ibv_destroy_qp, ibv_modify_qp, ibv_mr, ibv_mw_bind, ibv_mw_bind_info, ibv_qp,
     ibv_qp_attr, ibv_qp_cap, ibv_qp_init_attr, ibv_qp_type, ibv_send_wr, ibv_send_wr_atomic, ibv_sge, ibv_wr_opcode,
@@ -48,19 +48,6 @@ impl SendWrTemplate {
     pub(crate) fn new() -> Self {
         SendWrTemplate(ibv_send_wr::default())
     }
-}
-
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Op {
-    Send,
-    Write(Remote),
-    Read(Remote),
-    /// Send with immediate data. The value is passed in memory order: its bytes have the same order at both peers.
-    SendImmediate(u32),
-    WriteImmediate(Remote, u32),
-    FetchAdd(Remote, u64),
-    /// Atomic compare-and-swap: the target, the expected value, and the new value.
-    CompareSwap(Remote, u64, u64),
 }
 
 pub(crate) struct Qp {
@@ -163,7 +150,7 @@ impl Qp {
         let post = self.ops().post_send.ok_or_else(missing_verb)?;
         let request = &mut template.0;
         let (opcode, remote) = match wr.op {
-            Op::Send => (ibv_wr_opcode::IBV_WR_SEND, None),
+            Op::Send { .. } => (ibv_wr_opcode::IBV_WR_SEND, None),
             Op::Write(remote) => (ibv_wr_opcode::IBV_WR_RDMA_WRITE, Some(remote)),
             Op::Read(remote) => (ibv_wr_opcode::IBV_WR_RDMA_READ, Some(remote)),
             extension => prepare(request, extension),
@@ -220,19 +207,20 @@ impl Qp {
 #[cold]
 fn prepare(request: &mut ibv_send_wr, op: Op) -> (ibv_wr_opcode::Type, Option<Remote>) {
     let (opcode, remote, compare_add, swap) = match op {
-        Op::SendImmediate(data) => {
+        // The caller refuses sends with invalidate.
+        Op::Send { .. } | Op::SendInvalidate { .. } => return (ibv_wr_opcode::IBV_WR_SEND, None),
+        Op::Write(remote) => return (ibv_wr_opcode::IBV_WR_RDMA_WRITE, Some(remote)),
+        Op::Read(remote) => return (ibv_wr_opcode::IBV_WR_RDMA_READ, Some(remote)),
+        Op::SendImmediate { data, .. } => {
             request.imm_data = data;
             return (ibv_wr_opcode::IBV_WR_SEND_WITH_IMM, None);
         }
-        Op::WriteImmediate(remote, data) => {
+        Op::WriteImmediate { remote, data, .. } => {
             request.imm_data = data;
             return (ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM, Some(remote));
         }
-        Op::FetchAdd(remote, add) => (ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD, remote, add, 0),
-        Op::CompareSwap(remote, compare, swap) => (ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP, remote, compare, swap),
-        Op::Send => return (ibv_wr_opcode::IBV_WR_SEND, None),
-        Op::Write(remote) => return (ibv_wr_opcode::IBV_WR_RDMA_WRITE, Some(remote)),
-        Op::Read(remote) => return (ibv_wr_opcode::IBV_WR_RDMA_READ, Some(remote)),
+        Op::FetchAdd { remote, add } => (ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD, remote, add, 0),
+        Op::CompareSwap { remote, compare, swap } => (ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP, remote, compare, swap),
     };
     request.wr.atomic = ibv_send_wr_atomic { remote_addr: remote.address, compare_add, swap, rkey: remote.key };
     (opcode, None)

@@ -52,14 +52,6 @@ impl DeferredRequest {
     }
 }
 
-/// Why a request was not posted to the device.
-pub(super) enum SubmitError {
-    /// The device driver has returned an error.
-    Device(std::io::Error),
-    /// The request is not supported.
-    Unsupported(Error),
-}
-
 impl QpCore {
     /// Converts the error of a post. Logs it unless the queue of the device is full.
     fn device_error(&self, work: &str, error: &std::io::Error) -> Error {
@@ -191,34 +183,23 @@ impl QpCore {
 
     #[inline]
     fn submit(&self, send: &mut SendQueue, wr: &SendWr<'_>) -> Result<()> {
-        with_sges(wr.segments, |list, bytes| {
-            self.post_to_device(send, wr, list, bytes).map_err(|refused| match refused {
-                SubmitError::Device(error) => self.device_error("a request", &error),
-                SubmitError::Unsupported(error) => error,
-            })
-        })
+        with_sges(wr.segments, |list, bytes| self.post_to_device(send, wr, list, bytes))
     }
 
     #[inline(always)]
-    pub(super) fn post_to_device(
-        &self,
-        send: &mut SendQueue,
-        wr: &SendWr<'_>,
-        list: &[ibv_sge],
-        bytes: u64,
-    ) -> std::result::Result<(), SubmitError> {
+    fn post_to_device(&self, send: &mut SendQueue, wr: &SendWr<'_>, list: &[ibv_sge], bytes: u64) -> Result<()> {
         let limits = &self.device.limits;
         let mut flags = ibv_send_flags::IBV_SEND_SIGNALED;
-        let (op, most, is_local) = match wr.op {
+        let (most, is_local) = match wr.op {
             Op::Send { solicited } => {
                 if solicited {
                     flags |= ibv_send_flags::IBV_SEND_SOLICITED;
                 }
-                (ibv::Op::Send, limits.max_message, true)
+                (limits.max_message, true)
             }
-            Op::Write(remote) => (ibv::Op::Write(remote), limits.max_rdma, true),
-            Op::Read(remote) => (ibv::Op::Read(remote), limits.max_rdma, false),
-            extension => self.extension(extension, &mut flags).map_err(SubmitError::Unsupported)?,
+            Op::Write(_) => (limits.max_rdma, true),
+            Op::Read(_) => (limits.max_rdma, false),
+            extension => self.extension(extension, &mut flags)?,
         };
         if wr.fence {
             flags |= ibv_send_flags::IBV_SEND_FENCE;
@@ -232,7 +213,8 @@ impl QpCore {
             Op::FetchAdd { remote, .. } | Op::CompareSwap { remote, .. } => check_atomic(remote, bytes),
             _ => None,
         };
-        let (op, segments) = if forced_status.is_some() { (ibv::Op::Send, &INVALID_LIST[..]) } else { (op, list) };
+        let (op, segments) =
+            if forced_status.is_some() { (Op::Send { solicited: false }, &INVALID_LIST[..]) } else { (wr.op, list) };
         // With inline data the CPU reads the segments in this call, so their keys are checked here. A request with an
         // invalid key is not sent inline: the device checks the key and fails the request. `allowed` is held until the
         // data were copied, because deregistration waits for it.
@@ -249,7 +231,7 @@ impl QpCore {
         }
         let id = work.next_id();
         let request = ibv::DeviceSendWr { id, op, segments, flags };
-        hw.post_send(template, &request).map_err(SubmitError::Device)?;
+        hw.post_send(template, &request).map_err(|error| self.device_error("a request", &error))?;
         // The request may be complete already. Its completion is processed only under this lock, so it finds the entry.
         if !is_inline {
             work.save_segments(wr.segments);
@@ -258,10 +240,10 @@ impl QpCore {
         Ok(())
     }
 
-    /// Converts an extension operation. Returns the operation, the maximum length in bytes, and whether it only reads
-    /// local memory.
+    /// Sets the flags of an extension operation. Returns its maximum length in bytes, and whether it only reads local
+    /// memory. Errors: `ModelNotSupported`.
     #[cold]
-    fn extension(&self, op: Op, flags: &mut u32) -> Result<(ibv::Op, u64, bool)> {
+    fn extension(&self, op: Op, flags: &mut u32) -> Result<(u64, bool)> {
         let limits = &self.device.limits;
         if !limits.extensions.support(op) {
             return Err(Error::ModelNotSupported);
@@ -270,15 +252,9 @@ impl QpCore {
             *flags |= ibv_send_flags::IBV_SEND_SOLICITED;
         }
         Ok(match op {
-            Op::SendImmediate { data, .. } => (ibv::Op::SendImmediate(data), limits.max_message, true),
-            Op::WriteImmediate { remote, data, .. } => (ibv::Op::WriteImmediate(remote, data), limits.max_rdma, true),
-            Op::FetchAdd { remote, add } => (ibv::Op::FetchAdd(remote, add), limits.max_rdma, false),
-            Op::CompareSwap { remote, compare, swap } => {
-                (ibv::Op::CompareSwap(remote, compare, swap), limits.max_rdma, false)
-            }
-            Op::Send { .. } | Op::Write(_) | Op::Read(_) | Op::SendInvalidate { .. } => {
-                return Err(Error::ModelNotSupported);
-            }
+            Op::SendImmediate { .. } => (limits.max_message, true),
+            Op::WriteImmediate { .. } => (limits.max_rdma, true),
+            _ => (limits.max_rdma, false),
         })
     }
 

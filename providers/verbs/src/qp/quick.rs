@@ -46,10 +46,10 @@ impl QpCore {
             return false;
         }
         let SendQueue { hw, work, template, hint, reads, longest, .. } = &mut *send;
-        let (op, work_kind, may_inline) = match op {
-            Op::Send { solicited: false } => (ibv::Op::Send, Work::Send, true),
-            Op::Write(remote) => (ibv::Op::Write(remote), Work::Write, true),
-            Op::Read(remote) if *reads > 0 => (ibv::Op::Read(remote), Work::Read, false),
+        let (work_kind, may_inline) = match op {
+            Op::Send { solicited: false } => (Work::Send, true),
+            Op::Write(_) => (Work::Write, true),
+            Op::Read(_) if *reads > 0 => (Work::Read, false),
             _ => return false,
         };
         if segment.length > *longest {
