@@ -37,8 +37,9 @@ pub(crate) struct Device {
     pub(crate) address: Option<IpAddr>,
     /// The GID that paths use by default.
     pub(crate) gid: Gid,
-    is_roce: bool,
-    max_cqe: u32,
+    pub(crate) is_roce: bool,
+    /// Maximum capacity of a completion queue of the device.
+    pub(crate) max_cqe: u32,
     is_software: bool,
     /// Whether the driver posts requests by `write` to the kernel, which is a thread cancellation point.
     pub(crate) posts_by_kernel: bool,
@@ -153,15 +154,6 @@ impl Device {
             attributes.push((TRANSPORT_MTU, self.settings.path_mtu(mtu).to_string()));
         }
         attributes.into_iter().map(|(name, value)| (name.to_string(), value)).collect()
-    }
-
-    pub(crate) fn is_roce(&self) -> bool {
-        self.is_roce
-    }
-
-    /// Returns the maximum capacity of a completion queue of the device.
-    pub(crate) fn max_cqe(&self) -> u32 {
-        self.max_cqe
     }
 
     fn handle_event(&self, event: AsyncEvent) {

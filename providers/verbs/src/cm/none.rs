@@ -299,10 +299,7 @@ mod tests {
         manager.start_attempt(pair.clone(), &spec(&address), conn(1)).unwrap();
         assert_eq!(
             pair.next(),
-            QpReport::BroughtUp {
-                number: 0x11,
-                gid: crate::cm::socket::gid_lookup::by_address("192.0.2.9".parse().unwrap())
-            }
+            QpReport::BroughtUp { number: 0x11, gid: crate::gid::raw("192.0.2.9".parse().unwrap()) }
         );
         assert_eq!(pair.next(), QpReport::Established(vec![]));
         pair.end();

@@ -12,36 +12,16 @@ use dapl::error::{Error, Resource, Result};
 use ibverbs_sys::ibv_wc;
 
 use super::pending::{PendingCompletions, PollBuffer};
-use super::{CqCore, LockedCq, QueueSide};
+use super::{CqCore, QueueSide};
 use crate::memory::keys::KeyHasher;
 use crate::qp::QpCore;
 use crate::qp::work::WorkId;
 use crate::shared_device::{EventTarget, ObjectEvent};
 
-impl LockedCq<'_> {
-    /// Adds the send queue or receive queue of a queue pair, and returns its slot.
-    pub(crate) fn add_queue(&mut self, core: &Arc<QpCore>, side: QueueSide) -> Result<u32> {
-        self.table.add_queue(core, side)
-    }
-
-    pub(crate) fn remove_queue(&mut self, slot: u32) {
-        self.table.remove_queue(slot);
-    }
-
-    /// Adds a queue pair with a shared receive queue under its number.
-    pub(crate) fn add_number(&mut self, number: u32, core: &Arc<QpCore>) {
-        self.table.add_number(number, core);
-    }
-
-    pub(crate) fn remove_number(&mut self, number: u32) {
-        self.table.remove_number(number);
-    }
-}
-
 impl CqCore {
     /// Fails the queue pairs of this completion queue that use the shared receive queue with this id.
     pub(crate) fn fail_users_of_srq(&self, id: usize) {
-        self.users().iter().filter(|qp| qp.takes_from(id)).for_each(|qp| qp.device_failed());
+        self.users().iter().filter(|qp| qp.takes_from(id)).for_each(|qp| qp.fail());
     }
 
     fn users(&self) -> Vec<Arc<QpCore>> {
@@ -53,14 +33,14 @@ impl EventTarget for CqCore {
     fn handle(&self, event: ObjectEvent) {
         match event {
             ObjectEvent::Completion => self.handle_event(),
-            ObjectEvent::Failed => self.users().iter().for_each(|qp| qp.device_failed()),
+            ObjectEvent::Failed => self.users().iter().for_each(|qp| qp.fail()),
             ObjectEvent::Low | ObjectEvent::DataBeforeConfirmation => {}
         }
     }
 }
 
 #[derive(Default)]
-pub(super) struct QpTable {
+pub(crate) struct QpTable {
     slots: Vec<Option<(Arc<QpCore>, QueueSide)>>,
     /// Queue pairs with a shared receive queue, by queue pair number.
     numbers: HashMap<u32, Arc<QpCore>, BuildHasherDefault<KeyHasher>>,
@@ -69,7 +49,7 @@ pub(super) struct QpTable {
 impl QpTable {
     /// Adds the send queue or receive queue of a queue pair, and returns its slot. Errors: `Exhausted(Evd)` if all
     /// slots are in use.
-    pub(super) fn add_queue(&mut self, core: &Arc<QpCore>, side: QueueSide) -> Result<u32> {
+    pub(crate) fn add_queue(&mut self, core: &Arc<QpCore>, side: QueueSide) -> Result<u32> {
         let entry = Some((core.clone(), side));
         let slot = match self.slots.iter().position(Option::is_none) {
             Some(free) => {
@@ -85,18 +65,18 @@ impl QpTable {
         Ok(slot as u32)
     }
 
-    pub(super) fn remove_queue(&mut self, slot: u32) {
+    pub(crate) fn remove_queue(&mut self, slot: u32) {
         if let Some(place) = self.slots.get_mut(slot as usize) {
             *place = None;
         }
     }
 
     /// Adds a queue pair with a shared receive queue under its number.
-    pub(super) fn add_number(&mut self, number: u32, core: &Arc<QpCore>) {
+    pub(crate) fn add_number(&mut self, number: u32, core: &Arc<QpCore>) {
         self.numbers.insert(number, core.clone());
     }
 
-    pub(super) fn remove_number(&mut self, number: u32) {
+    pub(crate) fn remove_number(&mut self, number: u32) {
         self.numbers.remove(&number);
     }
 

@@ -67,7 +67,7 @@ pub(crate) struct CqCore {
 #[derive(Default)]
 pub(crate) struct CqState {
     pending: PendingCompletions,
-    table: QpTable,
+    pub(crate) table: QpTable,
     /// The device's queues, with capacity for all outstanding work.
     queues: DeviceQueues,
     /// The device queue that is polled first.
@@ -144,7 +144,7 @@ impl CqCore {
     pub(crate) fn new(device: &Arc<Device>, sink: Option<Weak<dyn CqSink>>) -> Result<Arc<Self>> {
         let id = device.shared_device.next_id();
         let (context, channel) = (device.context.clone(), device.channel.clone());
-        let params = DeviceCqParams { context, channel, id, max_capacity: device.max_cqe() };
+        let params = DeviceCqParams { context, channel, id, max_capacity: device.max_cqe };
         let inner = CqState {
             pending: PendingCompletions::new(sink.is_none()),
             queues: DeviceQueues::new(&params)?,

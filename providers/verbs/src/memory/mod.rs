@@ -206,7 +206,7 @@ impl SharedMw {
         })?;
         let is_bind = bind.is_some();
         let number = binds.record_posted(mw, key, bind.map(|bind| bind.kept));
-        Ok((PendingBind { window: Some(self.clone()), number }, if is_bind { key } else { 0 }))
+        Ok((PendingBind { window: self.clone(), number, is_done: false }, if is_bind { key } else { 0 }))
     }
 
     /// Flushes a bind or unbind that is not posted to the device, and unbinds the window. Returns a key that never
@@ -216,34 +216,28 @@ impl SharedMw {
         drop(old);
         if is_bind { key } else { 0 }
     }
-
-    fn completed(&self, number: u64, is_done: bool) {
-        let old = self.binds.lock().complete(number, is_done);
-        // Dropped without the lock, because the drop may end a registration or destroy a window of the device.
-        drop(old);
-    }
 }
 
 /// A bind in flight. Dropping it records that the bind was flushed.
 pub(crate) struct PendingBind {
-    window: Option<Arc<SharedMw>>,
+    window: Arc<SharedMw>,
     number: u64,
+    /// Whether the bind has taken effect.
+    is_done: bool,
 }
 
 impl PendingBind {
     /// Records that the bind is complete. `is_done`: it has taken effect.
     pub(crate) fn completed(mut self, is_done: bool) {
-        if let Some(window) = self.window.take() {
-            window.completed(self.number, is_done);
-        }
+        self.is_done = is_done;
     }
 }
 
 impl Drop for PendingBind {
     fn drop(&mut self) {
-        if let Some(window) = self.window.take() {
-            window.completed(self.number, false);
-        }
+        let old = self.window.binds.lock().complete(self.number, self.is_done);
+        // Dropped without the lock, because the drop may end a registration or destroy a window of the device.
+        drop(old);
     }
 }
 

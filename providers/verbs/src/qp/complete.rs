@@ -238,7 +238,7 @@ impl QpCore {
     }
 
     /// Records that the connection has failed. The engine ends it.
-    pub(super) fn fail(&self) {
+    pub(crate) fn fail(&self) {
         if !self.failed.swap(true, Ordering::AcqRel) {
             self.run_on_engine(|core| core.break_connection());
         }

@@ -170,12 +170,6 @@ impl QpCore {
         }
     }
 
-    /// Handles an error event of the queue pair, or of a completion queue or shared receive queue that it uses. Called
-    /// by an engine thread only.
-    pub(crate) fn device_failed(&self) {
-        self.fail();
-    }
-
     /// Called when the device has received data before the peer has confirmed the connection.
     pub(crate) fn data_before_confirmation(&self) {
         let link = self.link.lock().as_ref().map(|attached| attached.link.clone());
@@ -235,8 +229,8 @@ impl QpCore {
         if self.shared.is_some() {
             self.recv_cq.fetch();
             let mut inner = self.recv_cq.lock();
-            inner.remove_number(old.number());
-            inner.add_number(new.number(), &me);
+            inner.table.remove_number(old.number());
+            inner.table.add_number(new.number(), &me);
         }
         self.device.shared_device.remove_qp(old.number(), self.me.as_ptr().cast());
         self.device.shared_device.add_qp(new.number(), self.me.clone());

@@ -237,15 +237,15 @@ impl QpCore {
     /// drops the queue pair, which removes it from the tables.
     fn add_to_tables(self: &Arc<Self>) -> Result<()> {
         let (core, recv_cq, request_cq) = (self, &self.recv_cq, &self.request_cq);
-        let recv_slot = recv_cq.lock().add_queue(core, QueueSide::Recv)?;
-        let request_slot = request_cq.lock().add_queue(core, QueueSide::Request).inspect_err(|_| {
-            recv_cq.lock().remove_queue(recv_slot);
+        let recv_slot = recv_cq.lock().table.add_queue(core, QueueSide::Recv)?;
+        let request_slot = request_cq.lock().table.add_queue(core, QueueSide::Request).inspect_err(|_| {
+            recv_cq.lock().table.remove_queue(recv_slot);
         })?;
         let _ = core.slots.set([recv_slot, request_slot]);
         core.recv.lock().work.set_slot(recv_slot);
         core.send.lock().work.set_slot(request_slot);
         if let Some((srq, _)) = &core.shared {
-            recv_cq.lock().add_number(core.number(), core);
+            recv_cq.lock().table.add_number(core.number(), core);
             srq.completes_on(recv_cq);
             // The shared queue may have been resized between the reservation of capacity and `completes_on`.
             recv_cq.grow_shared(srq.id(), srq.capacity())?;
@@ -262,10 +262,10 @@ impl QpCore {
             let cq = self.cq(side);
             let mut inner = cq.lock();
             if self.slots.get().is_some() {
-                inner.remove_queue(self.slot(side));
+                inner.table.remove_queue(self.slot(side));
             }
             if side == QueueSide::Recv && self.shared.is_some() {
-                inner.remove_number(self.number());
+                inner.table.remove_number(self.number());
             }
         }
     }
@@ -275,7 +275,7 @@ impl EventTarget for QpCore {
     fn handle(&self, event: ObjectEvent) {
         match event {
             ObjectEvent::DataBeforeConfirmation => self.data_before_confirmation(),
-            ObjectEvent::Failed => self.device_failed(),
+            ObjectEvent::Failed => self.fail(),
             ObjectEvent::Completion | ObjectEvent::Low => {}
         }
     }

@@ -387,7 +387,7 @@ fn path_of(id: &CmId, device: &Device, params: Option<&ConnParams>) -> io::Resul
         to_send.attributes.max_rd_atomic = params.initiator_depth;
     }
     // rdma_cm's ACK timeout for Ethernet is several seconds, so the retransmission of a lost packet would be late.
-    if device.is_roce() {
+    if device.is_roce {
         to_send.attributes.timeout = to_send.attributes.timeout.min(settings.ack_timer);
     }
     Ok(PathToRts { init: Some(init), to_receive, to_send })

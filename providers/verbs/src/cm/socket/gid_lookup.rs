@@ -12,6 +12,7 @@ use crate::cm::name_service::{Gid, NameService};
 use parking_lot::Mutex;
 
 use crate::engine::Engine;
+use crate::gid;
 
 /// Looks up GIDs without blocking the engine thread.
 pub(crate) struct GidLookup {
@@ -53,17 +54,9 @@ impl GidLookup {
 
 fn gid_of(names: &NameService, address: IpAddr, is_ethernet: bool) -> Option<Gid> {
     match names.lookup(address) {
-        None if is_ethernet => Some(by_address(address)),
+        None if is_ethernet => Some(gid::raw(address)),
         None => names.gid(address),
         found => found,
-    }
-}
-
-/// Returns the GID that an address has on Ethernet.
-pub(crate) fn by_address(address: IpAddr) -> Gid {
-    match address.to_canonical() {
-        IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
-        IpAddr::V6(ip) => ip.octets(),
     }
 }
 
@@ -74,8 +67,8 @@ mod tests {
     #[test]
     fn gid_on_ethernet_is_the_address_in_ipv6_form() {
         let gid = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 192, 0, 2, 1];
-        assert_eq!(by_address("192.0.2.1".parse().unwrap()), gid);
-        assert_eq!(by_address("::ffff:192.0.2.1".parse().unwrap()), gid);
-        assert_eq!(by_address("2001:db8::1".parse().unwrap())[..4], [0x20, 0x01, 0x0D, 0xB8]);
+        assert_eq!(gid::raw("192.0.2.1".parse().unwrap()), gid);
+        assert_eq!(gid::raw("::ffff:192.0.2.1".parse().unwrap()), gid);
+        assert_eq!(gid::raw("2001:db8::1".parse().unwrap())[..4], [0x20, 0x01, 0x0D, 0xB8]);
     }
 }

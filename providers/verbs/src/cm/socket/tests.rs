@@ -275,7 +275,7 @@ fn missing_gid_of_a_peer_is_derived_from_its_address() {
     let (mut peer, passive) = (manager.client(), FakeQp::new(0x20));
     peer.write_all(&request(0x11, 0, b"")).unwrap();
     manager.request().0.accept_into(passive.clone(), b"", conn(2)).unwrap();
-    let gid = super::gid_lookup::by_address("192.0.2.7".parse().unwrap());
+    let gid = crate::gid::raw("192.0.2.7".parse().unwrap());
     assert_eq!(passive.next(), QpReport::BroughtUp { number: 0x11, gid });
 }
 
@@ -290,7 +290,7 @@ fn with_gid(number: u8, gid: [u8; 16]) -> Vec<u8> {
 fn acceptor_uses_a_gid_of_the_requesters_family() {
     let manager = TestManager::new();
     let (mut peer, passive) = (manager.client(), FakeQp::new(0x20));
-    let peer_gid = super::gid_lookup::by_address("192.0.2.7".parse().unwrap());
+    let peer_gid = crate::gid::raw("192.0.2.7".parse().unwrap());
     peer.write_all(&with_gid(0x11, peer_gid)).unwrap();
     manager.request().0.accept_into(passive.clone(), b"", conn(2)).unwrap();
     assert_eq!(passive.next(), QpReport::BroughtUp { number: 0x11, gid: peer_gid });
