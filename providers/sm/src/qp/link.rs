@@ -14,7 +14,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 
 use dapl::error::Result;
-use dapl::provider::ConnId;
+use dapl::provider::{ConnId, Remote};
 use dapl::runtime::empty_check::RingWatch;
 use dapl::runtime::sync::{AtomicU64, Ordering, fence};
 use dapl_software::memory::rights::AccessRight;
@@ -178,6 +178,12 @@ impl PeerSide {
     /// Whether the peer announces a copy with this key, and its process exists; false if the process cannot be watched.
     pub(crate) fn copies_with(&self, key: u32) -> bool {
         self.peer.watch.as_ref().is_some_and(|watch| announces_copy(&self.area, key, watch))
+    }
+
+    /// Returns the target of an access to the peer's memory.
+    #[inline(always)]
+    pub(crate) fn target(&self, Remote { key, address }: Remote, length: u64, right: AccessRight) -> AccessTarget {
+        AccessTarget { key, pd: self.pd, address, length, right }
     }
 }
 

@@ -19,7 +19,7 @@ use crate::memory::cma::{self, CopyError, Direction, LocalBytes};
 use crate::memory::kernel_copy;
 use crate::memory::mapped::PeerMapping;
 use crate::memory::regions::{AccessTarget, Regions};
-use crate::qp::link::PeerEndpoint;
+use crate::qp::link::{ConnectionMemory, PeerEndpoint, PeerSide};
 
 #[derive(Clone, Copy)]
 pub(crate) enum CopyMethod<'a> {
@@ -42,155 +42,148 @@ impl CopyMethod<'_> {
 /// them.
 pub(crate) type Tail = [u8; 64];
 
-/// Copies between the local segment, in the protection domain `pd`, and the target, which has the same length, or is
-/// longer by the tail. `announcement`: the word on the local control page that announces the copy to the peer.
-pub(crate) fn copy(
-    regions: &Regions,
-    peer: &PeerEndpoint,
-    announcement: &AtomicU64,
-    direction: Direction,
-    (local, pd): (Segment, u32),
-    target: &AccessTarget,
-    method: CopyMethod<'_>,
-) -> Result<(), CopyError> {
-    let right = AccessRight::local(direction == Direction::Read);
-    let _guard =
-        regions.acquire(local.key, pd, local.address, local.length, right).map_err(|_| CopyError::LocalMemory)?;
-    // SAFETY: `_guard` is a reference to the registration, so the local memory stays registered during the copy.
-    unsafe { copy_acquired(regions, peer, announcement, direction, &local, target, method) }
+/// A direction of a connection that copies, with what a copy needs.
+#[derive(Clone, Copy)]
+pub(crate) struct SingleCopy<'a> {
+    regions: &'a Regions,
+    /// The peer's segments and parameters.
+    pub(crate) side: &'a PeerSide,
+    /// The word on the local control page that announces a copy to the peer.
+    announcement: &'a AtomicU64,
 }
 
-/// Copies as [`copy`] does, but takes no reference to the local registration.
-///
-/// # Safety
-///
-/// The call must be part of a post that is announced (`SendWr::announced`). A deregistration waits for such posts.
-#[inline(always)]
-pub(crate) unsafe fn copy_announced(
-    regions: &Regions,
-    peer: &PeerEndpoint,
-    announcement: &AtomicU64,
-    direction: Direction,
-    (local, pd): (Segment, u32),
-    target: &AccessTarget,
-    method: CopyMethod<'_>,
-) -> Result<(), CopyError> {
-    if !regions.allows_segment(pd, &local, direction == Direction::Read) {
-        return Err(CopyError::LocalMemory);
+impl<'a> SingleCopy<'a> {
+    /// Returns the send direction; `None` before the peer's segments are attached.
+    #[inline(always)]
+    pub(crate) fn by_sender(regions: &'a Regions, link: &'a ConnectionMemory) -> Option<Self> {
+        Some(SingleCopy { regions, side: link.peer_side()?, announcement: link.announcement() })
     }
-    // SAFETY: the caller's post is announced, so a deregistration waits for this copy (# Safety).
-    unsafe { copy_acquired(regions, peer, announcement, direction, &local, target, method) }
-}
 
-/// Copies a buffer of this process to the target by the kernel.
-///
-/// # Safety
-///
-/// As many bytes as the target has are readable at `from`.
-pub(crate) unsafe fn write_buffer(
-    regions: &Regions,
-    peer: &PeerEndpoint,
-    announcement: &AtomicU64,
-    from: *const u8,
-    target: &AccessTarget,
-) -> Result<(), CopyError> {
-    let local = Segment { key: 0, pad: 0, address: from.expose_provenance() as u64, length: target.length };
-    let (direction, method) = (Direction::Write, CopyMethod::Kernel);
-    // SAFETY: the bytes are not consumer memory, so no registration is needed. They are readable (# Safety), and a
-    // write only reads them.
-    unsafe { copy_acquired(regions, peer, announcement, direction, &local, target, method) }
-}
-
-/// Copies `source`, which is memory of the peer, to the address `to` of this process by the kernel.
-///
-/// # Safety
-///
-/// As many bytes as the source has are in memory at `to` that is registered for this access until the call returns.
-pub(crate) unsafe fn read_to_buffer(
-    regions: &Regions,
-    peer: &PeerEndpoint,
-    announcement: &AtomicU64,
-    to: u64,
-    source: &AccessTarget,
-) -> Result<(), CopyError> {
-    let local = Segment { key: 0, pad: 0, address: to, length: source.length };
-    let (direction, method) = (Direction::Read, CopyMethod::Kernel);
-    // SAFETY: the caller guarantees that the local memory is registered (# Safety).
-    unsafe { copy_acquired(regions, peer, announcement, direction, &local, source, method) }
-}
-
-/// Copies as [`copy`] does, without a check of the local segment.
-///
-/// # Safety
-///
-/// The local segment must be registered for this access until the copy has ended.
-#[inline(always)]
-unsafe fn copy_acquired(
-    regions: &Regions,
-    peer: &PeerEndpoint,
-    announcement: &AtomicU64,
-    direction: Direction,
-    local: &Segment,
-    target: &AccessTarget,
-    method: CopyMethod<'_>,
-) -> Result<(), CopyError> {
-    if local.length + method.tail_length() != target.length || local.length > cma::CHUNK as u64 {
-        return Err(CopyError::LocalMemory);
+    /// Returns the receive direction; `None` before the peer's segments are attached.
+    pub(crate) fn by_receiver(regions: &'a Regions, link: &'a ConnectionMemory) -> Option<Self> {
+        Some(SingleCopy { regions, side: link.peer_side()?, announcement: link.fetch_announcement() })
     }
-    let announced = peer.regions.announce(announcement, target).map_err(|_| CopyError::RemoteMemory)?;
-    fail_point!(KeyAnnounced);
-    #[cfg(test)]
-    if !matches!(method, CopyMethod::Mapping(_)) && peer.is_denied() {
-        return Err(denied(peer));
+
+    /// Copies between the local segment, in the protection domain `pd`, and the target, which has the same length, or
+    /// is longer by the tail.
+    pub(crate) fn copy(
+        &self,
+        direction: Direction,
+        (local, pd): (Segment, u32),
+        target: &AccessTarget,
+        method: CopyMethod<'_>,
+    ) -> Result<(), CopyError> {
+        let right = AccessRight::local(direction == Direction::Read);
+        let guard = self.regions.acquire(local.key, pd, local.address, local.length, right);
+        let _guard = guard.map_err(|_| CopyError::LocalMemory)?;
+        // SAFETY: `_guard` is a reference to the registration, so the local memory stays registered during the copy.
+        unsafe { self.copy_acquired(direction, &local, target, method) }
     }
-    let Segment { address, length, .. } = *local;
-    let bytes = match method {
-        CopyMethod::KernelWithTail(tail) => {
-            let tail = Region { address: tail.as_ptr().addr() as u64, length: method.tail_length() };
-            LocalBytes([Region { address, length }, tail])
+
+    /// Copies as [`Self::copy`] does, but takes no reference to the local registration.
+    ///
+    /// # Safety
+    ///
+    /// The call must be part of a post that is announced (`SendWr::announced`). A deregistration waits for such posts.
+    #[inline(always)]
+    pub(crate) unsafe fn copy_announced(
+        &self,
+        direction: Direction,
+        (local, pd): (Segment, u32),
+        target: &AccessTarget,
+        method: CopyMethod<'_>,
+    ) -> Result<(), CopyError> {
+        if !self.regions.allows_segment(pd, &local, direction == Direction::Read) {
+            return Err(CopyError::LocalMemory);
         }
-        CopyMethod::Mapping(_) | CopyMethod::Kernel => LocalBytes::new(address, length),
-    };
-    // SAFETY: the caller guarantees that the local segment is registered during the copy (# Safety). The buffer for the
-    // tail is written only if the direction is `Read`.
-    let copied = unsafe {
-        match method {
-            CopyMethod::Mapping(mapped) => copy_through_mapping(regions, direction, mapped, local, target.address),
-            _ if !peer.is_alive(&regions.ticker) => Err(CopyError::PeerExited),
-            CopyMethod::Kernel | CopyMethod::KernelWithTail(_) => {
-                kernel_copy::copy(regions, peer, direction, bytes, target)
+        // SAFETY: the caller's post is announced, so a deregistration waits for this copy (# Safety).
+        unsafe { self.copy_acquired(direction, &local, target, method) }
+    }
+
+    /// Copies between the address `at` of this process and the target by the kernel.
+    ///
+    /// # Safety
+    ///
+    /// At `at` are as many bytes as the target has. This call may read them, and may also write them if `direction` is
+    /// `Read`. If they are memory of the consumer, they stay registered for this access until the call returns.
+    pub(crate) unsafe fn copy_buffer(
+        &self,
+        direction: Direction,
+        at: u64,
+        target: &AccessTarget,
+    ) -> Result<(), CopyError> {
+        let local = Segment { key: 0, pad: 0, address: at, length: target.length };
+        // SAFETY: the caller guarantees the access to the bytes (# Safety).
+        unsafe { self.copy_acquired(direction, &local, target, CopyMethod::Kernel) }
+    }
+
+    /// Copies as [`Self::copy`] does, without a check of the local segment.
+    ///
+    /// # Safety
+    ///
+    /// The local segment must be registered for this access until the copy has ended.
+    #[inline(always)]
+    unsafe fn copy_acquired(
+        &self,
+        direction: Direction,
+        local: &Segment,
+        target: &AccessTarget,
+        method: CopyMethod<'_>,
+    ) -> Result<(), CopyError> {
+        let (regions, peer) = (self.regions, &*self.side.peer);
+        if local.length + method.tail_length() != target.length || local.length > cma::CHUNK as u64 {
+            return Err(CopyError::LocalMemory);
+        }
+        let announced = peer.regions.announce(self.announcement, target).map_err(|_| CopyError::RemoteMemory)?;
+        fail_point!(KeyAnnounced);
+        #[cfg(test)]
+        if !matches!(method, CopyMethod::Mapping(_)) && peer.is_denied() {
+            return Err(denied(peer));
+        }
+        let Segment { address, length, .. } = *local;
+        let bytes = match method {
+            CopyMethod::KernelWithTail(tail) => {
+                let tail = Region { address: tail.as_ptr().addr() as u64, length: method.tail_length() };
+                LocalBytes([Region { address, length }, tail])
             }
+            CopyMethod::Mapping(_) | CopyMethod::Kernel => LocalBytes::new(address, length),
+        };
+        // SAFETY: the caller guarantees that the local segment is registered during the copy (# Safety). The buffer for the
+        // tail is written only if the direction is `Read`.
+        let copied = unsafe {
+            match method {
+                CopyMethod::Mapping(mapped) => copy_through_mapping(regions, direction, mapped, local, target.address),
+                _ if !peer.is_alive(&regions.ticker) => Err(CopyError::PeerExited),
+                CopyMethod::Kernel | CopyMethod::KernelWithTail(_) => {
+                    kernel_copy::copy(regions, peer, direction, bytes, target)
+                }
+            }
+        };
+        fail_point!(SegmentCopied);
+        drop(announced);
+        match copied {
+            Ok(()) if !peer.regions.is_live(target.key) => Err(CopyError::RemoteMemory),
+            Err(CopyError::Denied) => Err(denied(peer)),
+            other => other,
         }
-    };
-    fail_point!(SegmentCopied);
-    drop(announced);
-    match copied {
-        Ok(()) if !peer.regions.is_live(target.key) => Err(CopyError::RemoteMemory),
-        Err(CopyError::Denied) => Err(denied(peer)),
-        other => other,
     }
-}
 
-/// Executes an atomic operation on memory of the peer that is mapped in this process. Returns the previous value.
-/// `announcement`: the word on the local control page that announces the access to the peer.
-pub(crate) fn apply(
-    peer: &PeerEndpoint,
-    announcement: &AtomicU64,
-    mapped: &PeerMapping,
-    target: &AccessTarget,
-    operation: Atomic,
-) -> Result<u64, Status> {
-    let announced = peer.regions.announce(announcement, target)?;
-    fail_point!(KeyAnnounced);
-    // The peer may have sent an invalid description of the region, so the address is checked against the mapping.
-    let word =
-        mapped.local_address(target.address, target.length, true).filter(|word| Atomic::is_aligned(word.addr() as u64));
-    let word = word.ok_or(Status::RemoteAccess)?;
-    // SAFETY: the `ATOMIC_SIZE` bytes are aligned, and in a writable mapping that never shrinks.
-    let found = unsafe { operation.apply(word) };
-    fail_point!(SegmentCopied);
-    drop(announced);
-    if peer.regions.is_live(target.key) { Ok(found) } else { Err(Status::RemoteAccess) }
+    /// Executes an atomic operation on memory of the peer that is mapped in this process. Returns the previous value.
+    pub(crate) fn apply(&self, mapped: &PeerMapping, target: &AccessTarget, operation: Atomic) -> Result<u64, Status> {
+        let peer = &self.side.peer;
+        let announced = peer.regions.announce(self.announcement, target)?;
+        fail_point!(KeyAnnounced);
+        // The peer may have sent an invalid description of the region, so the address is checked against the mapping.
+        let word = mapped
+            .local_address(target.address, target.length, true)
+            .filter(|word| Atomic::is_aligned(word.addr() as u64));
+        let word = word.ok_or(Status::RemoteAccess)?;
+        // SAFETY: the `ATOMIC_SIZE` bytes are aligned, and in a writable mapping that never shrinks.
+        let found = unsafe { operation.apply(word) };
+        fail_point!(SegmentCopied);
+        drop(announced);
+        if peer.regions.is_live(target.key) { Ok(found) } else { Err(Status::RemoteAccess) }
+    }
 }
 
 #[cold]

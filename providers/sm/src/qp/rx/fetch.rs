@@ -12,7 +12,7 @@
 use std::cell::Cell;
 use std::sync::atomic::Ordering;
 
-use dapl::provider::{Completion, Segment, Status};
+use dapl::provider::{Completion, Remote, Segment, Status};
 use dapl::runtime::slot_queue::SlotQueue;
 use dapl::stats::watermark::HighWatermark;
 use dapl_software::memory::rights::AccessRight;
@@ -23,12 +23,12 @@ use super::{RecvRequest, RxRings};
 use crate::cq::CompletionWriter;
 use crate::delegation::CopyJob;
 use crate::memory::cma::{CopyError, Direction};
-use crate::memory::regions::{AccessTarget, wait_while};
+use crate::memory::regions::wait_while;
 use crate::proto::message::{Header, MessageKind};
 use crate::proto::offer::{MAX_SEGMENTS, STAGING_BYTES, encode_staged, offer_segments, split, truncated_slot};
 use crate::qp::context::{ConnectionFault, NAK_SOURCE, QpContext};
 use crate::qp::link::WAKE_ON_PROGRESS;
-use crate::qp::single_copy::{self, CopyMethod, Tail};
+use crate::qp::single_copy::{CopyMethod, SingleCopy, Tail};
 
 /// A rendezvous offer in progress.
 #[derive(Debug)]
@@ -353,7 +353,7 @@ fn copy_range(
     length: u64,
     tail: Option<&Cell<Tail>>,
 ) -> Result<(), CopyError> {
-    let peer_side = link.peer_side().ok_or(CopyError::PeerExited)?;
+    let copier = SingleCopy::by_receiver(&context.regions, link).ok_or(CopyError::PeerExited)?;
     let end = offset + length;
     while offset < end {
         let from = source.slice(offset, end - offset).next().ok_or(CopyError::RemoteMemory)?;
@@ -363,17 +363,8 @@ fn copy_range(
             Some(tail) if offset + to.length == end => (CopyMethod::KernelWithTail(tail), to.length + TAIL_BYTES),
             _ => (CopyMethod::Kernel, to.length),
         };
-        let target = AccessTarget { key, pd: peer_side.pd, address, length, right: AccessRight::LocalRead };
-        let announcement = link.fetch_announcement();
-        single_copy::copy(
-            &context.regions,
-            &peer_side.peer,
-            announcement,
-            Direction::Read,
-            (to, context.recv_pd),
-            &target,
-            method,
-        )?;
+        let target = copier.side.target(Remote { key, address }, length, AccessRight::LocalRead);
+        copier.copy(Direction::Read, (to, context.recv_pd), &target, method)?;
         offset += to.length;
     }
     Ok(())

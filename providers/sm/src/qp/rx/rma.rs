@@ -3,17 +3,18 @@
 
 use std::sync::atomic::Ordering;
 
+use dapl::provider::Remote;
 use dapl_software::memory::rights::AccessRight;
 use dapl_software::memory::user_copy;
 
 use super::RxRings;
 use crate::eager_claims::Claim;
-use crate::memory::cma::CopyError;
+use crate::memory::cma::{CopyError, Direction};
 use crate::memory::regions::AccessTarget;
 use crate::proto::message::{DelegatedWrite, EagerWrite, Fragment, Header, LINE, MAX_PART_BYTES, MessageKind};
 use crate::qp::context::{ConnectionFault, NAK_ACCESS, NAK_DENIED, NAK_SOURCE, QpContext};
 use crate::qp::link::WAKE_ON_PROGRESS;
-use crate::qp::single_copy;
+use crate::qp::single_copy::SingleCopy;
 
 const EARLY: ConnectionFault = ConnectionFault::InvalidData("data before the set-up was complete");
 
@@ -119,15 +120,14 @@ impl RxRings {
 
     /// Copies a delegated part from the initiator's memory to local memory.
     fn copy_part(&self, context: &QpContext, write: &DelegatedWrite, length: u64) -> Result<(), CopyError> {
-        let peer_side = self.link.peer_side().ok_or(CopyError::PeerExited)?;
+        let copier = SingleCopy::by_receiver(&context.regions, &self.link).ok_or(CopyError::PeerExited)?;
         let ids = (context.pd, context.domain.number());
         let held = context.regions.acquire_for_peer(write.key, ids, write.address, length, AccessRight::RemoteWrite);
         let (_guard, address) = held.map_err(|_| CopyError::LocalMemory)?;
-        let (pd, right) = (peer_side.pd, AccessRight::LocalRead);
-        let source = AccessTarget { key: write.source_key, pd, address: write.source_address, length, right };
-        let announcement = self.link.fetch_announcement();
+        let source = Remote { key: write.source_key, address: write.source_address };
+        let source = copier.side.target(source, length, AccessRight::LocalRead);
         // SAFETY: the bytes are in local memory that is registered for writes of the peer, and `_guard` marks it in use.
-        unsafe { single_copy::read_to_buffer(&context.regions, &peer_side.peer, announcement, address, &source) }
+        unsafe { copier.copy_buffer(Direction::Read, address, &source) }
     }
 
     /// Copies between registered memory and a buffer of the peer, and sends the response. `right`: the access that the

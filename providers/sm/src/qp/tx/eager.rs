@@ -24,7 +24,7 @@ use crate::proto::message::{EagerWrite, Header, LINE, MessageKind};
 use crate::qp::context::{ConnectionFault, QpContext};
 use crate::qp::link::WAKE_ON_REQUESTS;
 use crate::qp::ring::SlotFields;
-use crate::qp::single_copy::{self, CopyMethod};
+use crate::qp::single_copy::{CopyMethod, SingleCopy};
 
 /// Maximum length of an eager write in bytes.
 const MAX_BYTES: u64 = 4096;
@@ -287,25 +287,23 @@ impl TxRings {
 
     /// Copies the payload of a reclaimed write to the target.
     fn copy_reclaimed(&self, context: &QpContext, write: &AwaitedResponse) -> Result<(), CopyError> {
-        let (Some(side), AwaitedKind::Eager { slot, payload, remote }) = (self.link.peer_side(), write.kind) else {
+        let copier = SingleCopy::by_sender(&context.regions, &self.link);
+        let (Some(copier), AwaitedKind::Eager { slot, payload, remote }) = (copier, write.kind) else {
             return Err(CopyError::PeerExited);
         };
-        let (right, length) = (AccessRight::RemoteWrite, u64::from(write.length));
-        let target = AccessTarget { key: remote.key, pd: side.pd, address: remote.address, length, right };
-        let (regions, announcement) = (&*context.regions, self.link.announcement());
+        let target = copier.side.target(remote, write.length.into(), AccessRight::RemoteWrite);
         let in_buffer = || self.link.rma.bytes(write.line as usize * LINE, write.length as usize);
         let from = match payload {
             EagerPayload::Slot => self.requests.payload_of(slot).wrapping_add(EagerWrite::BYTES),
             EagerPayload::RmaBuffer => in_buffer().ok_or(CopyError::LocalMemory)?.cast_const(),
             EagerPayload::Memory(source) => {
-                let (local, method) = ((source, context.pd), CopyMethod::Kernel);
-                return single_copy::copy(regions, &side.peer, announcement, Direction::Write, local, &target, method)
-                    .inspect_err(|error| self.publish_refusal(*error, &target));
+                let copied = copier.copy(Direction::Write, (source, context.pd), &target, CopyMethod::Kernel);
+                return copied.inspect_err(|error| self.publish_refusal(*error, &target));
             }
         };
         // SAFETY: the bytes are in the slot or in the RMA buffer of this connection. Both stay mapped, and this process
         // reuses them only after the write is complete.
-        unsafe { single_copy::write_buffer(regions, &side.peer, announcement, from, &target) }
+        unsafe { copier.copy_buffer(Direction::Write, from.expose_provenance() as u64, &target) }
             .inspect_err(|error| self.publish_refusal(*error, &target))
     }
 

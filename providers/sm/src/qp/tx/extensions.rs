@@ -15,11 +15,10 @@ use super::request::{IssueResult, RequestEntry, RequestPhase, WorkRequest};
 use super::responses::{AwaitedKind, AwaitedResponse};
 use super::{Tx, TxRings};
 use crate::memory::cma::Direction;
-use crate::memory::regions::AccessTarget;
 use crate::proto::message::{AtomicRequest, Header, MessageKind};
 use crate::qp::context::{ConnectionFault, QpContext};
 use crate::qp::ring::SlotFields;
-use crate::qp::single_copy;
+use crate::qp::single_copy::SingleCopy;
 
 /// An RDMA write with its immediate data.
 #[derive(Clone, Copy, Debug)]
@@ -82,11 +81,11 @@ impl TxRings {
                 self.wait_for_eager_writes();
                 return IssueResult::Partial { published: false }; // The target must copy the fragments of earlier writes first.
             }
-            let Some(peer_side) = self.link.peer_side() else { return IssueResult::Failed(Status::Transport) };
-            let right = AccessRight::RemoteAtomic;
-            let target =
-                AccessTarget { key: remote.key, pd: peer_side.pd, address: remote.address, length: ATOMIC_SIZE, right };
-            let found = single_copy::apply(&peer_side.peer, self.link.announcement(), &mapped, &target, operation);
+            let Some(copier) = SingleCopy::by_sender(&context.regions, &self.link) else {
+                return IssueResult::Failed(Status::Transport);
+            };
+            let target = copier.side.target(remote, ATOMIC_SIZE, AccessRight::RemoteAtomic);
+            let found = copier.apply(&mapped, &target, operation);
             return match found.and_then(|found| store_previous_value(context, request, found)) {
                 Ok(()) => {
                     request.phase = RequestPhase::Done;

@@ -20,12 +20,11 @@ use crate::memory::cma::{self, Direction};
 use crate::memory::kernel_copy;
 use crate::memory::map::{RingSlots, SharedMapping};
 use crate::memory::mapped::PeerMapping;
-use crate::memory::regions::AccessTarget;
 use crate::proto::message::{Header, LINE, MessageKind};
 use crate::qp::context::QpContext;
 use crate::qp::link::{WAKE_FLAGS_OFFSET, WAKE_ON_REQUESTS};
 use crate::qp::ring::SlotFields;
-use crate::qp::single_copy::{self, CopyMethod};
+use crate::qp::single_copy::{CopyMethod, SingleCopy};
 
 /// Credits for quick posts, and data that a quick post reads.
 #[derive(Debug)]
@@ -340,29 +339,15 @@ impl TxRings {
         segment: &Segment,
         mapped: Option<&PeerMapping>,
     ) -> bool {
-        let Some(peer_side) = self.link.peer_side() else { return false };
-        let Segment { length, .. } = *segment;
+        let Some(copier) = SingleCopy::by_sender(&context.regions, &self.link) else { return false };
         let method = match mapped {
             // If the range is outside of the mapping, the copy fails, and the general path selects another method.
             Some(mapped) => CopyMethod::Mapping(mapped),
-            _ if kernel_copy::reaches(&peer_side.peer, remote.key) => CopyMethod::Kernel,
+            _ if kernel_copy::reaches(&copier.side.peer, remote.key) => CopyMethod::Kernel,
             _ => return false,
         };
-        let right = AccessRight::remote(direction == Direction::Write);
-        let target = AccessTarget { key: remote.key, pd: peer_side.pd, address: remote.address, length, right };
-        let (announcement, local) = (self.link.announcement(), (*segment, context.pd));
+        let target = copier.side.target(remote, segment.length, AccessRight::remote(direction == Direction::Write));
         // SAFETY: a deregistration waits for this post, by the contract of `QueuePair::post_request_quickly`.
-        unsafe {
-            single_copy::copy_announced(
-                &context.regions,
-                &peer_side.peer,
-                announcement,
-                direction,
-                local,
-                &target,
-                method,
-            )
-        }
-        .is_ok()
+        unsafe { copier.copy_announced(direction, (*segment, context.pd), &target, method) }.is_ok()
     }
 }

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use dapl::provider::{Op, Remote, Status};
+use dapl::provider::{Op, Status};
 use dapl_software::memory::atomic::Atomic;
 use dapl_software::memory::rights::AccessRight;
 
@@ -79,14 +79,14 @@ impl TxRings {
         status: Status,
     ) -> Option<AccessTarget> {
         let (Operation::Transfer(op), peer_side) = (&request.task, self.link.peer_side()?) else { return None };
-        let Remote { key, address } = op.remote().filter(|_| status == Status::RemoteAccess)?;
+        let remote = op.remote().filter(|_| status == Status::RemoteAccess)?;
         let right = match op {
             Op::FetchAdd { .. } | Op::CompareSwap { .. } => AccessRight::RemoteAtomic,
             Op::Read(_) => AccessRight::RemoteRead,
             _ => AccessRight::RemoteWrite,
         };
-        let target = AccessTarget { key, pd: peer_side.pd, address, length: request.segments.total(), right };
-        context.report_refused(Some(request.token.cookie), peer_side.peer.regions.entry(key), target);
+        let target = peer_side.target(remote, request.segments.total(), right);
+        context.report_refused(Some(request.token.cookie), peer_side.peer.regions.entry(remote.key), target);
         Some(target)
     }
 

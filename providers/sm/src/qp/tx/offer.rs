@@ -20,7 +20,7 @@ use crate::proto::message::{Header, MessageKind};
 use crate::proto::offer::{MAX_PART_BYTES, MAX_SEGMENTS, OfferSegment, STAGING_BYTES, encode_staged, truncated_slot};
 use crate::qp::context::{ConnectionFault, QpContext};
 use crate::qp::link::WAKE_ON_REQUESTS;
-use crate::qp::single_copy::{self, CopyMethod};
+use crate::qp::single_copy::{CopyMethod, SingleCopy};
 
 impl TxRings {
     /// Sends a rendezvous offer, if the send has at least `offer_from` bytes and at most `MAX_SEGMENTS` segments, none
@@ -142,31 +142,18 @@ impl TxRings {
     /// Copies the part of a job by the kernel, after a check of the destination in the receiver's table of
     /// registrations. Returns whether the part was written completely.
     fn write_part(&self, context: &QpContext, request: &WorkRequest, job: &CopyJob) -> bool {
-        let Some(peer_side) = self.link.peer_side() else { return false };
+        let Some(copier) = SingleCopy::by_sender(&context.regions, &self.link) else { return false };
         let (length, total) = (u64::from(job.length), request.segments.total());
         let fits = length <= MAX_PART_BYTES && job.offset <= total && length <= total - job.offset;
-        if !fits || job.address.checked_add(length).is_none() || !peer_side.peer.cma.load(Ordering::Relaxed) {
+        if !fits || job.address.checked_add(length).is_none() || !copier.side.peer.cma.load(Ordering::Relaxed) {
             return false;
         }
         let mut address = job.address;
         for segment in request.segments.slice(job.offset, length) {
-            let target = AccessTarget {
-                key: job.key,
-                pd: job.pd,
-                address,
-                length: segment.length,
-                right: AccessRight::LocalWrite,
-            };
-            let (local, announcement) = ((segment, context.pd), self.link.announcement());
-            if let Err(error) = single_copy::copy(
-                &context.regions,
-                &peer_side.peer,
-                announcement,
-                Direction::Write,
-                local,
-                &target,
-                CopyMethod::Kernel,
-            ) {
+            let (length, right) = (segment.length, AccessRight::LocalWrite);
+            let target = AccessTarget { key: job.key, pd: job.pd, address, length, right };
+            let local = (segment, context.pd);
+            if let Err(error) = copier.copy(Direction::Write, local, &target, CopyMethod::Kernel) {
                 if error == CopyError::Denied {
                     self.link.publish_can_copy(false);
                 }

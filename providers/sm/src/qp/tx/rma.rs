@@ -18,11 +18,10 @@ use crate::memory::cma::{self, CopyError, Direction};
 use crate::memory::imports::ImportLookup;
 use crate::memory::kernel_copy;
 use crate::memory::mapped::PeerMapping;
-use crate::memory::regions::AccessTarget;
 use crate::proto::message::{Fragment, Header, LINE, MessageKind};
 use crate::qp::context::QpContext;
 use crate::qp::ring::SlotFields;
-use crate::qp::single_copy::{self, CopyMethod};
+use crate::qp::single_copy::{CopyMethod, SingleCopy};
 
 /// Maximum number of payload bytes of an RMA fragment.
 const MAX_FRAGMENT_BYTES: usize = 32 << 10;
@@ -173,8 +172,7 @@ impl TxRings {
         end: u64,
         budget: &mut u64,
     ) -> Result<bool, Option<Status>> {
-        let peer_side = self.link.peer_side().ok_or(Some(Status::Transport))?;
-        let (peer, pd) = (&peer_side.peer, peer_side.pd);
+        let copier = SingleCopy::by_sender(&context.regions, &self.link).ok_or(Some(Status::Transport))?;
         let right = AccessRight::remote(direction == Direction::Write);
         while request.issued < end {
             self.unfinished = *budget == 0;
@@ -183,23 +181,9 @@ impl TxRings {
             }
             let chunk = (cma::CHUNK as u64).min(*budget).min(end - request.issued);
             let Some(segment) = request.segments.slice(request.issued, chunk).next() else { break };
-            let target = AccessTarget {
-                key: remote.key,
-                pd,
-                address: remote.address + request.issued,
-                length: segment.length,
-                right,
-            };
-            single_copy::copy(
-                &context.regions,
-                peer,
-                self.link.announcement(),
-                direction,
-                (segment, context.pd),
-                &target,
-                method,
-            )
-            .map_err(CopyError::status)?;
+            let remote = Remote { address: remote.address + request.issued, ..remote };
+            let target = copier.side.target(remote, segment.length, right);
+            copier.copy(direction, (segment, context.pd), &target, method).map_err(CopyError::status)?;
             request.issued += segment.length;
             request.answered += segment.length;
             request.phase = RequestPhase::Running;
