@@ -12,11 +12,10 @@ use dapl_software::memory::rights::AccessRight;
 
 use super::TxRings;
 use super::eager::EagerPayload;
-use super::request::{IssueResult, RequestPhase, WorkRequest};
+use super::request::{Issue, IssueResult, RequestPhase};
 use super::responses::{AwaitedKind, AwaitedResponse};
 use crate::memory::cma::Direction;
 use crate::proto::message::{DelegatedWrite, Header, MAX_PART_BYTES, MessageKind};
-use crate::qp::context::QpContext;
 use crate::qp::ring::SlotFields;
 use crate::qp::single_copy::CopyMethod;
 
@@ -54,30 +53,23 @@ impl TxRings {
 
     /// Delegates a part of a long write, or copies the part after a delegated one. A further pass continues the write,
     /// after it has read the responses. `None`: the caller must use another method.
-    pub(super) fn share_write(
-        &mut self,
-        context: &QpContext,
-        request: &mut WorkRequest,
-        number: u64,
-        remote: Remote,
-        budget: &mut u64,
-    ) -> Option<IssueResult> {
-        let (total, issued) = (request.segments.total(), request.issued);
+    pub(super) fn share_write(&mut self, issue: &mut Issue<'_>, remote: Remote) -> Option<IssueResult> {
+        let (total, issued) = (issue.request.segments.total(), issue.request.issued);
         if self.eager.outstanding_count() != self.pending.len() {
             return None; // Fragments are outstanding.
         }
         self.unfinished = false;
         let published = self.eager.delegated().is_none();
         if published {
-            if !self.is_shared(remote.key, total - issued) || !self.delegate_part(context, request, number, remote) {
+            if !self.is_shared(remote.key, total - issued) || !self.delegate_part(issue, remote) {
                 return None;
             }
-            if request.issued == total {
-                request.phase = RequestPhase::Sent(u64::MAX); // The request is complete when the target has responded.
+            if issue.request.issued == total {
+                issue.request.phase = RequestPhase::Sent(u64::MAX); // The request is complete when the target has responded.
                 return Some(IssueResult::Complete { published });
             }
         }
-        match self.copy_behind(context, request, number, remote, budget) {
+        match self.copy_behind(issue, remote) {
             None | Some(IssueResult::Partial { .. }) if published => Some(IssueResult::Partial { published }),
             result => result,
         }
@@ -85,56 +77,48 @@ impl TxRings {
 
     /// Publishes the next part for the target. Returns false and changes nothing if its memory is not registered, or
     /// if there is no space.
-    fn delegate_part(&mut self, context: &QpContext, request: &mut WorkRequest, number: u64, remote: Remote) -> bool {
-        let most = self.link.peer_side().map_or(0, |side| side.geometry.max_fragments()) as usize;
-        let Some(source) = request.segments.slice(request.issued, MAX_PART_BYTES).next() else { return false };
-        let region = Region { address: source.address, length: source.length };
-        let is_possible =
-            self.pending.len() < most && context.regions.allows(source.key, context.pd, region, AccessRight::LocalRead);
+    fn delegate_part(&mut self, issue: &mut Issue<'_>, remote: Remote) -> bool {
+        let Some(source) = issue.request.segments.slice(issue.request.issued, MAX_PART_BYTES).next() else {
+            return false;
+        };
+        let is_possible = self.can_await_response() && issue.allows(&source, AccessRight::LocalRead);
         let Some((line, mark)) = self.rma.find_space(0).filter(|_| is_possible) else { return false };
-        let address = remote.address + request.issued;
+        let address = remote.address + issue.request.issued;
         let Segment { key: source_key, address: source_address, length, .. } = source;
         let write = DelegatedWrite { address, key: remote.key, source_key, source_address };
         let [first, rest @ ..] = write.encode();
         rest.into_iter().enumerate().for_each(|(n, word)| self.requests.store_word(n, word));
         let slot = self.requests.next();
         let header = Header::plain(MessageKind::DelegatedWrite, length as u32);
-        let fields = SlotFields { total: Some(first), ..self.payload(context) };
+        let fields = SlotFields { total: Some(first), ..self.payload(issue.context) };
         self.requests.push(header, &fields);
         fail_point!(WriteDelegated);
         let remote = Remote { address, ..remote };
-        let (payload, offset) = (EagerPayload::Memory(source), request.issued);
+        let (payload, offset) = (EagerPayload::Memory(source), issue.request.issued);
         let kind = AwaitedKind::Eager { slot, payload, remote };
-        self.await_eager(AwaitedResponse { request: number, line, mark, offset, length: length as u32, kind });
+        self.await_eager(AwaitedResponse { request: issue.number, line, mark, offset, length: length as u32, kind });
         self.eager.set_delegated(DelegatedPart { slot, destination: Region { address, length } });
-        request.issued += length;
-        request.phase = RequestPhase::Running;
+        issue.request.issued += length;
+        issue.request.phase = RequestPhase::Running;
         true
     }
 
     /// Copies the part after a delegated one, and sends the last bytes of the write as an eager write.
-    fn copy_behind(
-        &mut self,
-        context: &QpContext,
-        request: &mut WorkRequest,
-        number: u64,
-        remote: Remote,
-        budget: &mut u64,
-    ) -> Option<IssueResult> {
-        let (total, address) = (request.segments.total(), remote.address + request.issued);
-        let left = total - request.issued;
+    fn copy_behind(&mut self, issue: &mut Issue<'_>, remote: Remote) -> Option<IssueResult> {
+        let (total, address) = (issue.request.segments.total(), remote.address + issue.request.issued);
+        let left = total - issue.request.issued;
         let part = left.min(MAX_PART_BYTES);
         if left < TAIL_BYTES || self.eager.delegated().is_some_and(|delegated| delegated.overlaps(address, part)) {
             return None;
         }
-        let end = request.issued + if part == left { part - TAIL_BYTES } else { part };
-        match self.copy_until(context, request, remote, (Direction::Write, CopyMethod::Kernel), end, budget) {
+        let end = issue.request.issued + if part == left { part - TAIL_BYTES } else { part };
+        match self.copy_until(issue, remote, (Direction::Write, CopyMethod::Kernel), end) {
             Ok(true) => {}
             Ok(false) => return Some(IssueResult::Partial { published: false }),
             Err(Some(status)) => return Some(IssueResult::Failed(status)),
             Err(None) => return None, // The kernel has denied the copy.
         }
-        self.unfinished = total - request.issued > TAIL_BYTES;
+        self.unfinished = total - issue.request.issued > TAIL_BYTES;
         if self.unfinished {
             return Some(IssueResult::Partial { published: false });
         }
@@ -142,7 +126,7 @@ impl TxRings {
             self.wait_for_eager_writes(); // The last bytes are copied directly after that.
             return Some(IssueResult::Partial { published: false });
         }
-        Some(self.write_eagerly(context, request, number, remote))
+        Some(self.write_eagerly(issue, remote))
     }
 
     /// Whether the target has claimed the delegated part and has not responded yet.

@@ -10,10 +10,9 @@ use std::time::{Duration, Instant};
 
 use dapl::provider::{Remote, Segment, Status};
 use dapl_software::memory::rights::AccessRight;
-use dapl_software::memory::scatter_gather::gather;
 
 use super::delegated::DelegatedPart;
-use super::request::{IssueResult, RequestPhase, WorkRequest};
+use super::request::{Issue, IssueResult, RequestPhase};
 use super::responses::{AwaitedKind, AwaitedResponse};
 use super::{Tx, TxRings};
 use crate::eager_claims::LastReclaim;
@@ -202,18 +201,11 @@ impl TxRings {
     }
 
     /// Publishes the bytes of the request that were not issued yet as an eager write.
-    pub(super) fn write_eagerly(
-        &mut self,
-        context: &QpContext,
-        request: &mut WorkRequest,
-        number: u64,
-        remote: Remote,
-    ) -> IssueResult {
-        let (slot, offset) = (self.requests.next(), request.issued);
-        let length = (request.segments.total() - offset) as usize;
+    pub(super) fn write_eagerly(&mut self, issue: &mut Issue<'_>, remote: Remote) -> IssueResult {
+        let (slot, offset) = (self.requests.next(), issue.request.issued);
+        let length = (issue.request.segments.total() - offset) as usize;
         let remote = Remote { address: remote.address + offset, ..remote };
-        let most = self.link.peer_side().map_or(0, |side| side.geometry.max_fragments()) as usize;
-        if self.pending.len() >= most {
+        if !self.can_await_response() {
             return IssueResult::Partial { published: false };
         }
         let is_inline = length <= EagerWrite::INLINE;
@@ -229,20 +221,20 @@ impl TxRings {
         let Some(to) = to else { return IssueResult::Failed(Status::LocalEp) };
         // SAFETY: the `length` bytes are in the next slot, or in free lines of the local RMA buffer. The peer reads
         // neither before the slot is published.
-        if let Err(status) = unsafe { gather(&*context.regions, context.pd, &request.segments, offset, to, length) } {
+        if let Err(status) = unsafe { issue.gather(offset, to, length) } {
             return IssueResult::Failed(status);
         }
         self.rma.reserve_found(mark);
         let [address, key] = EagerWrite { address: remote.address, key: remote.key }.encode();
         self.requests.store_word(0, key);
         let header = Header { inline: is_inline, ..Header::plain(MessageKind::EagerWrite, length as u32) };
-        let payload = SlotFields { aux: line, total: Some(address), ..self.payload(context) };
+        let payload = SlotFields { aux: line, total: Some(address), ..self.payload(issue.context) };
         self.requests.push(header, &payload);
         let payload = if is_inline { EagerPayload::Slot } else { EagerPayload::RmaBuffer };
         let kind = AwaitedKind::Eager { slot, payload, remote };
-        self.await_eager(AwaitedResponse { request: number, line, mark, offset, length: length as u32, kind });
-        request.issued += length as u64;
-        request.phase = RequestPhase::Sent(u64::MAX); // The request is complete when the target has responded.
+        self.await_eager(AwaitedResponse { request: issue.number, line, mark, offset, length: length as u32, kind });
+        issue.request.issued += length as u64;
+        issue.request.phase = RequestPhase::Sent(u64::MAX); // The request is complete when the target has responded.
         IssueResult::Complete { published: true }
     }
 

@@ -11,7 +11,7 @@ use dapl_software::memory::atomic::Atomic;
 use dapl_software::memory::rights::AccessRight;
 use dapl_software::memory::scatter_gather::scatter;
 
-use super::request::{IssueResult, RequestEntry, RequestPhase, WorkRequest};
+use super::request::{Issue, IssueResult, RequestEntry, RequestPhase, WorkRequest};
 use super::responses::{AwaitedKind, AwaitedResponse};
 use super::{Tx, TxRings};
 use crate::memory::cma::Direction;
@@ -37,102 +37,78 @@ impl TxRings {
         matches!(op, Op::Send { .. } | Op::Write(_) | Op::Read(_)) || self.extensions
     }
 
-    pub(super) fn write_immediate(
-        &mut self,
-        context: &QpContext,
-        request: &mut WorkRequest,
-        number: u64,
-        write: WriteImmediate,
-        budget: &mut u64,
-    ) -> IssueResult {
+    pub(super) fn write_immediate(&mut self, issue: &mut Issue<'_>, write: WriteImmediate) -> IssueResult {
         let mut published = false;
-        if request.phase != RequestPhase::Written {
-            match self.rma(context, request, number, write.remote, Direction::Write, budget) {
+        if issue.request.phase != RequestPhase::Written {
+            match self.rma(issue, write.remote, Direction::Write) {
                 IssueResult::Complete { published: fragments } => published = fragments,
                 unfinished => return unfinished,
             }
-            request.phase = RequestPhase::Written;
+            issue.request.phase = RequestPhase::Written;
         }
         if self.requests.is_full() {
             return IssueResult::Partial { published };
         }
         let WriteImmediate { data, solicited, .. } = write;
-        let payload = SlotFields { aux: data, total: Some(request.segments.total()), ..self.payload(context) };
+        let payload =
+            SlotFields { aux: data, total: Some(issue.request.segments.total()), ..self.payload(issue.context) };
         self.requests.push(Header { solicited, ..Header::plain(MessageKind::WriteImmediate, 0) }, &payload);
-        request.phase = RequestPhase::Sent(self.requests.next());
+        issue.request.phase = RequestPhase::Sent(self.requests.next());
         IssueResult::Complete { published: true }
     }
 
-    pub(super) fn atomic(
-        &mut self,
-        context: &QpContext,
-        request: &mut WorkRequest,
-        number: u64,
-        operation: Atomic,
-        remote: Remote,
-    ) -> IssueResult {
-        if let Err(status) = self.check_atomic(context, request, remote) {
+    pub(super) fn atomic(&mut self, issue: &mut Issue<'_>, operation: Atomic, remote: Remote) -> IssueResult {
+        if let Err(status) = self.check_atomic(issue, remote) {
             return IssueResult::Failed(status);
         }
-        if let Some(mapped) = self.mapped(context, remote.key)
+        if let Some(mapped) = self.mapped(issue.context, remote.key)
             && mapped.local_address(remote.address, ATOMIC_SIZE, true).is_some()
         {
             if !self.pending.is_empty() {
                 self.wait_for_eager_writes();
                 return IssueResult::Partial { published: false }; // The target must copy the fragments of earlier writes first.
             }
-            let Some(copier) = SingleCopy::by_sender(&context.regions, &self.link) else {
+            let Some(copier) = SingleCopy::by_sender(&issue.context.regions, &self.link) else {
                 return IssueResult::Failed(Status::Transport);
             };
             let target = copier.side.target(remote, ATOMIC_SIZE, AccessRight::RemoteAtomic);
             let found = copier.apply(&mapped, &target, operation);
-            return match found.and_then(|found| store_previous_value(context, request, found)) {
+            return match found.and_then(|found| store_previous_value(issue.context, issue.request, found)) {
                 Ok(()) => {
-                    request.phase = RequestPhase::Done;
+                    issue.request.phase = RequestPhase::Done;
                     IssueResult::Complete { published: false }
                 }
                 Err(status) => IssueResult::Failed(status),
             };
         }
-        self.request_atomic(context, request, number, operation, remote)
+        self.request_atomic(issue, operation, remote)
     }
 
     /// Checks the local memory, the alignment of the address, and that the connection permits RDMA reads, whose limit
     /// includes atomic operations. The check comes before the execution, which cannot be undone.
-    fn check_atomic(&self, context: &QpContext, request: &WorkRequest, remote: Remote) -> Result<(), Status> {
-        if request.segments.total() != ATOMIC_SIZE {
+    fn check_atomic(&self, issue: &Issue<'_>, remote: Remote) -> Result<(), Status> {
+        if issue.request.segments.total() != ATOMIC_SIZE {
             return Err(Status::LocalLength);
         }
-        if !Atomic::is_aligned(remote.address) || self.most_reads(context) == 0 {
+        if !Atomic::is_aligned(remote.address) || self.most_reads(issue.context) == 0 {
             return Err(Status::RemoteResponder);
         }
-        let is_allowed = request.segments.slice(0, ATOMIC_SIZE).all(|segment| {
-            let region = dapl::provider::Region { address: segment.address, length: segment.length };
-            context.regions.allows(segment.key, context.pd, region, AccessRight::LocalWrite)
-        });
+        let mut segments = issue.request.segments.slice(0, ATOMIC_SIZE);
+        let is_allowed = segments.all(|segment| issue.allows(&segment, AccessRight::LocalWrite));
         if is_allowed { Ok(()) } else { Err(Status::LocalProtection) }
     }
 
     /// Sends the operation to the target, unless the ring is full or a limit of outstanding operations is reached.
-    fn request_atomic(
-        &mut self,
-        context: &QpContext,
-        request: &mut WorkRequest,
-        number: u64,
-        operation: Atomic,
-        remote: Remote,
-    ) -> IssueResult {
-        // Limits the outstanding responses, so that the target's response ring always has space for them.
-        let most = self.link.peer_side().map_or(0, |peer_side| peer_side.geometry.max_fragments()) as usize;
-        if self.requests.is_full() || self.pending.len() >= most || self.reads >= self.most_reads(context) {
+    fn request_atomic(&mut self, issue: &mut Issue<'_>, operation: Atomic, remote: Remote) -> IssueResult {
+        if !self.can_await_response() || self.reads >= self.most_reads(issue.context) {
             return IssueResult::Partial { published: false };
         }
         let [key, rest @ ..] = AtomicRequest { key: remote.key, address: remote.address, operation }.encode();
         rest.iter().enumerate().for_each(|(n, word)| self.requests.store_word(n, *word));
-        let payload = SlotFields { total: Some(key), ..self.payload(context) };
+        let payload = SlotFields { total: Some(key), ..self.payload(issue.context) };
         self.requests.push(Header::plain(MessageKind::Atomic, 0), &payload);
         self.pending.push_back(AwaitedResponse {
-            request: number,
+            request: issue.number,
             line: NO_LINE,
             mark: 0,
             offset: 0,
@@ -140,8 +116,8 @@ impl TxRings {
             kind: AwaitedKind::Atomic,
         });
         self.reads += 1;
-        request.issued = ATOMIC_SIZE;
-        request.phase = RequestPhase::Sent(u64::MAX); // The request is complete when the target has responded.
+        issue.request.issued = ATOMIC_SIZE;
+        issue.request.phase = RequestPhase::Sent(u64::MAX); // The request is complete when the target has responded.
         IssueResult::Complete { published: true }
     }
 }

@@ -8,7 +8,7 @@ use dapl::provider::{Op, Status};
 use dapl_software::memory::atomic::Atomic;
 use dapl_software::memory::rights::AccessRight;
 
-use super::request::{IssueResult, Operation, RequestPhase, WorkRequest};
+use super::request::{Issue, IssueResult, Operation, RequestPhase, WorkRequest};
 use super::{Tx, TxRings, extensions, send};
 use crate::memory::cma::{self, Direction};
 use crate::memory::regions::AccessTarget;
@@ -38,7 +38,10 @@ impl Tx {
             }
             let number = rings.first + self.issued as u64;
             let step = match request.task {
-                Operation::Transfer(op) => rings.transfer(context, request, number, op, &mut budget),
+                Operation::Transfer(op) => {
+                    let (request, budget) = (&mut *request, &mut budget);
+                    rings.transfer(&mut Issue { context, request, number, budget }, op)
+                }
                 Operation::Bind(ref window, move_number) => {
                     let step = rings.bind_window(context, window, move_number);
                     if let IssueResult::Complete { .. } = step {
@@ -90,32 +93,25 @@ impl TxRings {
         Some(target)
     }
 
-    fn transfer(
-        &mut self,
-        context: &QpContext,
-        request: &mut WorkRequest,
-        number: u64,
-        op: Op,
-        budget: &mut u64,
-    ) -> IssueResult {
+    fn transfer(&mut self, issue: &mut Issue<'_>, op: Op) -> IssueResult {
         if !self.supports(op) {
             // The request was posted before the connection was established, so the post could not check whether the
             // peer supports the operation.
             return IssueResult::Failed(Status::RemoteResponder);
         }
         match op {
-            Op::Write(remote) => self.rma(context, request, number, remote, Direction::Write, budget),
-            Op::Read(remote) => self.rma(context, request, number, remote, Direction::Read, budget),
+            Op::Write(remote) => self.rma(issue, remote, Direction::Write),
+            Op::Read(remote) => self.rma(issue, remote, Direction::Read),
             Op::WriteImmediate { remote, data, solicited } => {
                 let write = extensions::WriteImmediate { remote, data, solicited };
-                self.write_immediate(context, request, number, write, budget)
+                self.write_immediate(issue, write)
             }
             Op::Send { .. } | Op::SendImmediate { .. } | Op::SendInvalidate { .. } => {
-                self.send(context, request, send::Message::of(op))
+                self.send(issue, send::Message::of(op))
             }
-            Op::FetchAdd { remote, add } => self.atomic(context, request, number, Atomic::FetchAdd(add), remote),
+            Op::FetchAdd { remote, add } => self.atomic(issue, Atomic::FetchAdd(add), remote),
             Op::CompareSwap { remote, compare, swap } => {
-                self.atomic(context, request, number, Atomic::CompareSwap { compare, swap }, remote)
+                self.atomic(issue, Atomic::CompareSwap { compare, swap }, remote)
             }
         }
     }

@@ -7,11 +7,11 @@
 
 use std::sync::atomic::Ordering;
 
-use dapl::provider::{Region, Status};
+use dapl::provider::Status;
 use dapl_software::memory::rights::AccessRight;
 use dapl_software::memory::scatter_gather::gather;
 
-use super::request::{IssueResult, RequestEntry, RequestPhase, WorkRequest};
+use super::request::{Issue, IssueResult, RequestEntry, RequestPhase, WorkRequest};
 use super::{Tx, TxRings};
 use crate::delegation::CopyJob;
 use crate::memory::cma::{CopyError, Direction};
@@ -27,26 +27,20 @@ impl TxRings {
     /// of it was sent yet, and the receiver can copy. `None`: the send must use the message buffer. Below `offer_from`
     /// bytes, two copies in parallel on two CPUs are faster than one copy by the kernel.
     #[inline]
-    pub(super) fn offer(
-        &mut self,
-        context: &QpContext,
-        request: &mut WorkRequest,
-        solicited: bool,
-    ) -> Option<IssueResult> {
-        let is_long = request.segments.total() >= self.offer_from && request.phase == RequestPhase::Waiting;
-        if is_long && self.link.peer_can_copy() { self.offer_long(context, request, solicited) } else { None }
+    pub(super) fn offer(&mut self, issue: &mut Issue<'_>, solicited: bool) -> Option<IssueResult> {
+        let is_long = issue.request.segments.total() >= self.offer_from && issue.request.phase == RequestPhase::Waiting;
+        if is_long && self.link.peer_can_copy() { self.offer_long(issue, solicited) } else { None }
     }
 
-    fn offer_long(&mut self, context: &QpContext, request: &mut WorkRequest, solicited: bool) -> Option<IssueResult> {
-        let total = request.segments.total();
+    fn offer_long(&mut self, issue: &mut Issue<'_>, solicited: bool) -> Option<IssueResult> {
+        let total = issue.request.segments.total();
         let mut count = 0;
-        for segment in request.segments.slice(0, total) {
+        for segment in issue.request.segments.slice(0, total) {
             if count == MAX_SEGMENTS {
                 return None;
             }
             count += 1;
-            let region = Region { address: segment.address, length: segment.length };
-            if !context.regions.allows(segment.key, context.pd, region, AccessRight::LocalRead) {
+            if !issue.allows(&segment, AccessRight::LocalRead) {
                 return Some(IssueResult::Failed(Status::LocalProtection));
             }
         }
@@ -54,18 +48,18 @@ impl TxRings {
             return Some(IssueResult::Partial { published: false });
         }
         fail_point!(OfferReserved);
-        for (n, segment) in request.segments.slice(0, total).enumerate() {
+        for (n, segment) in issue.request.segments.slice(0, total).enumerate() {
             let length = u32::try_from(segment.length).ok()?;
             let [low, high] = OfferSegment { key: segment.key, length, address: segment.address }.encode();
             self.requests.store_word(2 * n, low);
             self.requests.store_word(2 * n + 1, high);
         }
-        let payload = crate::qp::ring::SlotFields { total: Some(total), ..self.payload(context) };
+        let payload = crate::qp::ring::SlotFields { total: Some(total), ..self.payload(issue.context) };
         self.requests.push(Header { solicited, ..Header::plain(MessageKind::Offer, count as u32) }, &payload);
         fail_point!(Offered);
-        request.issued = total;
+        issue.request.issued = total;
         self.offered = self.requests.next();
-        request.phase = RequestPhase::Offered(self.offered);
+        issue.request.phase = RequestPhase::Offered(self.offered);
         Some(IssueResult::Complete { published: true })
     }
 

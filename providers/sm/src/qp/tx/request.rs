@@ -8,6 +8,7 @@ use dapl::provider::{BindWr, Completion, Op, SendWr, Status, Token, Work};
 use dapl_software::memory::scatter_gather::Segments;
 
 use crate::memory::window::MwCore;
+use crate::qp::context::QpContext;
 
 /// Progress of a request.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -85,6 +86,16 @@ impl WorkRequest {
         }
         flushed(self.token)
     }
+}
+
+/// A request that a pass starts or continues.
+pub(super) struct Issue<'a> {
+    pub(super) context: &'a QpContext,
+    pub(super) request: &'a mut WorkRequest,
+    /// Number of the request, counted from the start of the connection.
+    pub(super) number: u64,
+    /// Number of bytes that the pass may still copy directly.
+    pub(super) budget: &'a mut u64,
 }
 
 fn flushed(token: Token) -> Completion {

@@ -8,10 +8,9 @@ use std::sync::{Arc, Weak};
 
 use dapl::provider::{Remote, Status};
 use dapl_software::memory::rights::AccessRight;
-use dapl_software::memory::scatter_gather::gather;
 
 use super::TxRings;
-use super::request::{IssueResult, RequestPhase, WorkRequest};
+use super::request::{Issue, IssueResult, RequestPhase};
 use super::responses::{AwaitedKind, AwaitedResponse};
 use crate::engine::jobs::Job;
 use crate::memory::cma::{self, CopyError, Direction};
@@ -36,63 +35,55 @@ pub(super) struct LastMapping {
 }
 
 impl TxRings {
-    pub(super) fn rma(
-        &mut self,
-        context: &QpContext,
-        request: &mut WorkRequest,
-        number: u64,
-        remote: Remote,
-        direction: Direction,
-        budget: &mut u64,
-    ) -> IssueResult {
-        let total = request.segments.total();
-        if total > context.max_rdma || remote.address.checked_add(total).is_none() {
-            return IssueResult::Failed(if total > context.max_rdma {
+    pub(super) fn rma(&mut self, issue: &mut Issue<'_>, remote: Remote, direction: Direction) -> IssueResult {
+        let total = issue.request.segments.total();
+        if total > issue.context.max_rdma || remote.address.checked_add(total).is_none() {
+            return IssueResult::Failed(if total > issue.context.max_rdma {
                 Status::LocalLength
             } else {
                 Status::RemoteAccess
             });
         }
-        if direction == Direction::Read && self.most_reads(context) == 0 {
+        if direction == Direction::Read && self.most_reads(issue.context) == 0 {
             return IssueResult::Failed(Status::RemoteResponder);
         }
         if total == 0 {
-            request.phase = RequestPhase::Done;
+            issue.request.phase = RequestPhase::Done;
             return IssueResult::Complete { published: false };
         }
         // A request that has begun with another method does not change to the mapping. Otherwise bytes copied through
         // the mapping could overtake fragments of the same request.
-        let begins = request.phase == RequestPhase::Waiting;
-        if (begins || self.mapped.request == Some(number))
-            && let Some(mapped) = self.mapped(context, remote.key)
+        let begins = issue.request.phase == RequestPhase::Waiting;
+        if (begins || self.mapped.request == Some(issue.number))
+            && let Some(mapped) = self.mapped(issue.context, remote.key)
             && mapped.local_address(remote.address, total, direction == Direction::Write).is_some()
         {
             if !self.pending.is_empty() {
                 self.wait_for_eager_writes();
                 return IssueResult::Partial { published: false };
             }
-            self.mapped.request = Some(number);
-            return match self.copy_directly(context, request, remote, direction, CopyMethod::Mapping(&mapped), budget) {
+            self.mapped.request = Some(issue.number);
+            return match self.copy_directly(issue, remote, direction, CopyMethod::Mapping(&mapped)) {
                 Ok(true) => IssueResult::Complete { published: false },
                 Ok(false) => IssueResult::Partial { published: false },
                 Err(status) => IssueResult::Failed(status.unwrap_or(Status::RemoteAccess)),
             };
         }
         if begins && direction == Direction::Write && self.is_eager(remote.key, total) {
-            return self.write_eagerly(context, request, number, remote);
+            return self.write_eagerly(issue, remote);
         }
         let by_kernel = self.link.peer_side().is_some_and(|t| kernel_copy::reaches(&t.peer, remote.key));
         if by_kernel
             && direction == Direction::Write
-            && let Some(result) = self.share_write(context, request, number, remote, budget)
+            && let Some(result) = self.share_write(issue, remote)
         {
             return result;
         }
         if by_kernel && self.wait_for_eager_writes() {
             return IssueResult::Partial { published: false };
         }
-        if by_kernel && request.issued == request.answered && self.pending.is_empty() {
-            match self.copy_directly(context, request, remote, direction, CopyMethod::Kernel, budget) {
+        if by_kernel && issue.request.issued == issue.request.answered && self.pending.is_empty() {
+            match self.copy_directly(issue, remote, direction, CopyMethod::Kernel) {
                 Ok(true) => return IssueResult::Complete { published: false },
                 Ok(false) => return IssueResult::Partial { published: false },
                 // No byte was copied. Only the target can check an access with this key (`is_indirect`), so the
@@ -102,7 +93,7 @@ impl TxRings {
                 Err(None) => {} // The kernel has denied the copy, so the operation is sent as fragments.
             }
         }
-        self.fragment(context, request, number, remote, direction)
+        self.fragment(issue, remote, direction)
     }
 
     /// Returns the mapping of the peer's memory with this key. `None`: there is none, and the transfer must use another
@@ -145,17 +136,15 @@ impl TxRings {
     /// the request is complete. Errors: see [`TxRings::copy_until`].
     fn copy_directly(
         &mut self,
-        context: &QpContext,
-        request: &mut WorkRequest,
+        issue: &mut Issue<'_>,
         remote: Remote,
         direction: Direction,
         method: CopyMethod<'_>,
-        budget: &mut u64,
     ) -> Result<bool, Option<Status>> {
-        let total = request.segments.total();
-        let is_complete = self.copy_until(context, request, remote, (direction, method), total, budget)?;
+        let total = issue.request.segments.total();
+        let is_complete = self.copy_until(issue, remote, (direction, method), total)?;
         if is_complete {
-            request.phase = RequestPhase::Done;
+            issue.request.phase = RequestPhase::Done;
             self.eager.count_direct();
         }
         Ok(is_complete)
@@ -165,32 +154,37 @@ impl TxRings {
     /// has reached `end`. `Err(None)`: the kernel has denied the copy, and the caller should use another method.
     pub(super) fn copy_until(
         &mut self,
-        context: &QpContext,
-        request: &mut WorkRequest,
+        issue: &mut Issue<'_>,
         remote: Remote,
         (direction, method): (Direction, CopyMethod<'_>),
         end: u64,
-        budget: &mut u64,
     ) -> Result<bool, Option<Status>> {
-        let copier = SingleCopy::by_sender(&context.regions, &self.link).ok_or(Some(Status::Transport))?;
+        let copier = SingleCopy::by_sender(&issue.context.regions, &self.link).ok_or(Some(Status::Transport))?;
         let right = AccessRight::remote(direction == Direction::Write);
-        while request.issued < end {
-            self.unfinished = *budget == 0;
+        while issue.request.issued < end {
+            self.unfinished = *issue.budget == 0;
             if self.unfinished {
                 return Ok(false);
             }
-            let chunk = (cma::CHUNK as u64).min(*budget).min(end - request.issued);
-            let Some(segment) = request.segments.slice(request.issued, chunk).next() else { break };
-            let remote = Remote { address: remote.address + request.issued, ..remote };
+            let chunk = (cma::CHUNK as u64).min(*issue.budget).min(end - issue.request.issued);
+            let Some(segment) = issue.request.segments.slice(issue.request.issued, chunk).next() else { break };
+            let remote = Remote { address: remote.address + issue.request.issued, ..remote };
             let target = copier.side.target(remote, segment.length, right);
-            copier.copy(direction, (segment, context.pd), &target, method).map_err(CopyError::status)?;
-            request.issued += segment.length;
-            request.answered += segment.length;
-            request.phase = RequestPhase::Running;
-            *budget -= segment.length;
+            copier.copy(direction, (segment, issue.context.pd), &target, method).map_err(CopyError::status)?;
+            issue.request.issued += segment.length;
+            issue.request.answered += segment.length;
+            issue.request.phase = RequestPhase::Running;
+            *issue.budget -= segment.length;
         }
         self.unfinished = false;
         Ok(true)
+    }
+
+    /// Whether the ring has space for an operation to which the target must respond. The number of outstanding
+    /// responses is limited, so that the target's response ring always has space for them.
+    pub(super) fn can_await_response(&self) -> bool {
+        let most = self.link.peer_side().map_or(0, |peer_side| peer_side.geometry.max_fragments());
+        !self.requests.is_full() && self.pending.len() < most as usize
     }
 
     /// Maximum number of outstanding RDMA reads: the smaller of the local and the peer's limit.
@@ -200,26 +194,17 @@ impl TxRings {
 
     /// Sends the operation as fragments. The target copies the data of a write out of the local RMA buffer, and the
     /// data of a read into it.
-    fn fragment(
-        &mut self,
-        context: &QpContext,
-        request: &mut WorkRequest,
-        number: u64,
-        remote: Remote,
-        direction: Direction,
-    ) -> IssueResult {
-        let total = request.segments.total();
+    fn fragment(&mut self, issue: &mut Issue<'_>, remote: Remote, direction: Direction) -> IssueResult {
+        let total = issue.request.segments.total();
         let read = direction == Direction::Read;
-        let begins = read && request.phase == RequestPhase::Waiting;
-        if begins && self.reads >= self.most_reads(context) {
+        let begins = read && issue.request.phase == RequestPhase::Waiting;
+        if begins && self.reads >= self.most_reads(issue.context) {
             return IssueResult::Partial { published: false };
         }
         let mut published = false;
-        // Limits the outstanding responses, so that the target's response ring always has space for them.
-        let most = self.link.peer_side().map_or(0, |peer_side| peer_side.geometry.max_fragments()) as usize;
-        while request.issued < total {
-            let length = (total - request.issued).min(MAX_FRAGMENT_BYTES as u64) as usize;
-            if self.requests.is_full() || self.pending.len() >= most {
+        while issue.request.issued < total {
+            let length = (total - issue.request.issued).min(MAX_FRAGMENT_BYTES as u64) as usize;
+            if !self.can_await_response() {
                 return IssueResult::Partial { published };
             }
             let Some((line, mark)) = self.rma.reserve(1 + length.div_ceil(LINE)) else {
@@ -227,53 +212,46 @@ impl TxRings {
             };
             fail_point!(FragmentReserved);
             self.pending.push_back(AwaitedResponse {
-                request: number,
+                request: issue.number,
                 line,
                 mark,
-                offset: request.issued,
+                offset: issue.request.issued,
                 length: length as u32,
                 kind: if read { AwaitedKind::Read } else { AwaitedKind::Write },
             });
-            if let Err(status) = self.fill(context, request, remote, line, length, read) {
+            if let Err(status) = self.fill(issue, remote, line, length, read) {
                 self.pending.pop_back();
                 return IssueResult::Failed(status);
             }
             fail_point!(FragmentFilled);
             let kind = if read { MessageKind::RmaRead } else { MessageKind::RmaWrite };
-            let payload = SlotFields { aux: line, ..self.payload(context) };
+            let payload = SlotFields { aux: line, ..self.payload(issue.context) };
             self.requests.push(Header::plain(kind, 0), &payload);
-            request.issued += length as u64;
-            request.phase = RequestPhase::Running;
+            issue.request.issued += length as u64;
+            issue.request.phase = RequestPhase::Running;
             self.reads += u32::from(begins && !published);
             published = true;
         }
         // The request completes with the target's last response, not when the target has consumed a slot.
-        request.phase = if request.answered == total { RequestPhase::Done } else { RequestPhase::Sent(u64::MAX) };
+        issue.request.phase =
+            if issue.request.answered == total { RequestPhase::Done } else { RequestPhase::Sent(u64::MAX) };
         IssueResult::Complete { published }
     }
 
     /// Writes the header of a fragment to its first line, and the payload of a write to the following lines.
-    fn fill(
-        &self,
-        context: &QpContext,
-        request: &WorkRequest,
-        remote: Remote,
-        line: u32,
-        length: usize,
-        read: bool,
-    ) -> Result<(), Status> {
+    fn fill(&self, issue: &Issue<'_>, remote: Remote, line: u32, length: usize, read: bool) -> Result<(), Status> {
         let at = line as usize * LINE;
         if !read {
             let to = self.link.rma.bytes(at + LINE, length).ok_or(Status::LocalEp)?;
             // SAFETY: the lines in the local RMA buffer are reserved for this fragment.
-            unsafe { gather(&*context.regions, context.pd, &request.segments, request.issued, to, length) }?;
+            unsafe { issue.gather(issue.request.issued, to, length) }?;
         }
         let fragment = Fragment {
             key: remote.key,
             length: length as u32,
-            address: remote.address + request.issued,
-            origin: request.issued,
-            cookie: request.token.cookie,
+            address: remote.address + issue.request.issued,
+            origin: issue.request.issued,
+            cookie: issue.request.token.cookie,
         };
         for (n, word) in fragment.encode().into_iter().enumerate() {
             self.link.rma.word(at + n * 8).store(word, Ordering::Relaxed);
