@@ -39,24 +39,23 @@ pub(crate) type Gid = [u8; 16];
 /// The path of the file, and its content once it was read.
 pub(crate) struct NameService {
     path: PathBuf,
-    table: OnceLock<GidTable>,
+    gids: OnceLock<Gids>,
 }
 
+/// The GIDs of the file, by the canonical form of the address.
+type Gids = HashMap<IpAddr, Gid>;
+
 impl Default for NameService {
+    /// Uses the file that `DAPL_IBHOSTS` names, or the default file. Does not read it yet.
     fn default() -> Self {
-        Self::new()
+        let chosen = logger::secure_variable("DAPL_IBHOSTS").filter(|path| !path.is_empty());
+        Self::from_file(chosen.map_or_else(|| Path::new(SYSCONFDIR).join("dapl/ibhosts"), PathBuf::from))
     }
 }
 
 impl NameService {
-    /// Uses the file that `DAPL_IBHOSTS` names, or the default file. Does not read it yet.
-    pub(crate) fn new() -> Self {
-        let chosen = logger::secure_variable("DAPL_IBHOSTS").filter(|path| !path.is_empty());
-        Self::from_file(chosen.map_or_else(|| Path::new(SYSCONFDIR).join("dapl/ibhosts"), PathBuf::from))
-    }
-
     fn from_file(path: PathBuf) -> Self {
-        NameService { path, table: OnceLock::new() }
+        NameService { path, gids: OnceLock::new() }
     }
 
     /// Returns the GID of the host with this address; logs an error if there is none. The first lookup reads the file
@@ -67,7 +66,7 @@ impl NameService {
             log::error!(
                 "{address} has no GID: {} lists {} addresses, but not this one; add a line \"<host name> 0x<GID prefix> 0x<GUID>\"",
                 self.path.display(),
-                self.table().gids.len()
+                self.gids().len()
             );
         }
         found
@@ -75,19 +74,19 @@ impl NameService {
 
     /// Same as `gid`, but logs nothing if there is no GID.
     pub(crate) fn lookup(&self, address: IpAddr) -> Option<Gid> {
-        self.table().gid(address)
+        find(self.gids(), address)
     }
 
     /// Whether the file was read. If so, lookups do not block.
     pub(crate) fn is_read(&self) -> bool {
-        self.table.get().is_some()
+        self.gids.get().is_some()
     }
 
-    fn table(&self) -> &GidTable {
-        self.table.get_or_init(|| self.load())
+    fn gids(&self) -> &Gids {
+        self.gids.get_or_init(|| self.load())
     }
 
-    fn load(&self) -> GidTable {
+    fn load(&self) -> Gids {
         let text = match read(&self.path) {
             Ok(text) => text,
             Err(error) => {
@@ -99,10 +98,10 @@ impl NameService {
                         self.path.display()
                     );
                 }
-                return GidTable::default();
+                return Gids::default();
             }
         };
-        let (table, errors) = GidTable::parse(&text, resolve);
+        let (gids, errors) = parse(&text, resolve);
         let file = self.path.display();
         errors
             .iter()
@@ -111,8 +110,8 @@ impl NameService {
         if let Some(more) = errors.len().checked_sub(MAX_REPORTED).filter(|more| *more > 0) {
             log::error!("{file}: {more} more invalid lines are skipped; correct the lines above to see them");
         }
-        log::debug!("{file}: {} addresses", table.gids.len());
-        table
+        log::debug!("{file}: {} addresses", gids.len());
+        gids
     }
 }
 
@@ -134,44 +133,36 @@ fn resolve(name: &str) -> io::Result<Vec<IpAddr>> {
     Ok((name, 0).to_socket_addrs()?.map(|address| address.ip()).collect())
 }
 
-/// The GIDs of the file, by address.
-#[derive(Debug, Default)]
-struct GidTable {
-    gids: HashMap<IpAddr, Gid>,
+/// Parses the file. Also returns the errors of invalid lines, as `<line number>: <error>`.
+fn parse(text: &[u8], resolve: impl Fn(&str) -> io::Result<Vec<IpAddr>>) -> (Gids, Vec<String>) {
+    let (mut gids, mut errors) = (Gids::default(), Vec::new());
+    for (number, line) in text.split(|byte| *byte == b'\n').enumerate() {
+        let mut add_error = |error: String| errors.push(format!("{}: {error}", number + 1));
+        let Ok(line) = std::str::from_utf8(line) else {
+            add_error("not text".into());
+            continue;
+        };
+        let (name, gid) = match record(line) {
+            Ok(None) => continue,
+            Ok(Some(record)) => record,
+            Err(error) => {
+                add_error(error);
+                continue;
+            }
+        };
+        match resolve(name) {
+            Ok(addresses) if addresses.is_empty() => add_error(format!("\"{}\" has no address", escape(name))),
+            Ok(addresses) => addresses.into_iter().for_each(|address| {
+                gids.entry(address.to_canonical()).or_insert(gid);
+            }),
+            Err(error) => add_error(format!("\"{}\" cannot be resolved: {error}", escape(name))),
+        }
+    }
+    (gids, errors)
 }
 
-impl GidTable {
-    /// Parses the file. Also returns the errors of invalid lines, as `<line number>: <error>`.
-    fn parse(text: &[u8], resolve: impl Fn(&str) -> io::Result<Vec<IpAddr>>) -> (Self, Vec<String>) {
-        let (mut table, mut errors) = (GidTable::default(), Vec::new());
-        for (number, line) in text.split(|byte| *byte == b'\n').enumerate() {
-            let mut add_error = |error: String| errors.push(format!("{}: {error}", number + 1));
-            let Ok(line) = std::str::from_utf8(line) else {
-                add_error("not text".into());
-                continue;
-            };
-            let (name, gid) = match record(line) {
-                Ok(None) => continue,
-                Ok(Some(record)) => record,
-                Err(error) => {
-                    add_error(error);
-                    continue;
-                }
-            };
-            match resolve(name) {
-                Ok(addresses) if addresses.is_empty() => add_error(format!("\"{}\" has no address", escape(name))),
-                Ok(addresses) => addresses.into_iter().for_each(|address| {
-                    table.gids.entry(address.to_canonical()).or_insert(gid);
-                }),
-                Err(error) => add_error(format!("\"{}\" cannot be resolved: {error}", escape(name))),
-            }
-        }
-        (table, errors)
-    }
-
-    fn gid(&self, address: IpAddr) -> Option<Gid> {
-        self.gids.get(&address.to_canonical()).copied()
-    }
+fn find(gids: &Gids, address: IpAddr) -> Option<Gid> {
+    gids.get(&address.to_canonical()).copied()
 }
 
 /// Parses one line. Returns `None` for a line without a record.
@@ -233,25 +224,25 @@ mod tests {
         let text = b"192.0.2.1 0xfe80000000000000 0x0001730000003d11\n\
             \t2001:db8::1\t0XFE80000000000000  0x1   # the second port\r\n\
             two 0x1 0x2";
-        let (table, errors) = GidTable::parse(text, literal);
+        let (gids, errors) = parse(text, literal);
         assert!(errors.is_empty(), "{errors:?}");
         let bytes = [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 1, 0x73, 0, 0, 0, 0x3d, 0x11];
-        assert_eq!(table.gid(ip("192.0.2.1")), Some(bytes));
-        assert_eq!(table.gid(ip("::ffff:192.0.2.1")), Some(bytes), "the same host");
-        assert_eq!(table.gid(ip("2001:db8::1")), gid(0xfe80 << 48, 1));
+        assert_eq!(find(&gids, ip("192.0.2.1")), Some(bytes));
+        assert_eq!(find(&gids, ip("::ffff:192.0.2.1")), Some(bytes), "the same host");
+        assert_eq!(find(&gids, ip("2001:db8::1")), gid(0xfe80 << 48, 1));
         assert_eq!(
-            [table.gid(ip("192.0.2.7")), table.gid(ip("2001:db8::7"))],
+            [find(&gids, ip("192.0.2.7")), find(&gids, ip("2001:db8::7"))],
             [gid(1, 2); 2],
             "all addresses of a host"
         );
-        assert_eq!(table.gid(ip("192.0.2.2")), None);
+        assert_eq!(find(&gids, ip("192.0.2.2")), None);
     }
 
     #[test]
     fn first_gid_record_of_an_address_is_used() {
-        let (table, _) = GidTable::parse(b"two 0x1 0x1\n192.0.2.7 0x2 0x2\n192.0.2.8 0x3 0x3\n", literal);
-        assert_eq!(table.gid(ip("192.0.2.7")), gid(1, 1));
-        assert_eq!(table.gid(ip("192.0.2.8")), gid(3, 3));
+        let (gids, _) = parse(b"two 0x1 0x1\n192.0.2.7 0x2 0x2\n192.0.2.8 0x3 0x3\n", literal);
+        assert_eq!(find(&gids, ip("192.0.2.7")), gid(1, 1));
+        assert_eq!(find(&gids, ip("192.0.2.8")), gid(3, 3));
     }
 
     #[test]
@@ -269,17 +260,17 @@ mod tests {
         ];
         for (line, what) in wrong {
             let text = [b"# hosts\n\n  \n", line, b"\n192.0.2.9 0x1 0x9\n"].concat();
-            let (table, errors) = GidTable::parse(&text, literal);
+            let (gids, errors) = parse(&text, literal);
             assert_eq!(errors.len(), 1, "{errors:?}");
             assert!(errors[0].starts_with("4: ") && errors[0].contains(what), "{errors:?}");
-            assert_eq!((table.gids.len(), table.gid(ip("192.0.2.9"))), (1, gid(1, 9)));
+            assert_eq!((gids.len(), find(&gids, ip("192.0.2.9"))), (1, gid(1, 9)));
         }
     }
 
     #[test]
     fn hosts_file_line_with_an_unresolvable_host_is_skipped() {
-        let (table, errors) = GidTable::parse(b"nowhere 0x1 0x1\nnone 0x1 0x1\n192.0.2.9 0x1 0x9\n", literal);
-        assert_eq!(table.gids.len(), 1);
+        let (gids, errors) = parse(b"nowhere 0x1 0x1\nnone 0x1 0x1\n192.0.2.9 0x1 0x9\n", literal);
+        assert_eq!(gids.len(), 1);
         assert!(errors[0].starts_with("1: \"nowhere\" cannot be resolved: "), "{errors:?}");
         assert_eq!(errors[1..], ["2: \"none\" has no address"]);
     }
@@ -287,9 +278,9 @@ mod tests {
     #[test]
     fn hosts_file_of_seventy_thousand_lines_is_parsed() {
         let line = |n: u32| format!("10.{}.{}.{} 0x1 {n:#x}\n", n >> 16, n >> 8 & 255, n & 255);
-        let (table, errors) = GidTable::parse((0..70_000).map(line).collect::<String>().as_bytes(), literal);
-        assert_eq!((table.gids.len(), errors.len()), (70_000, 0));
-        assert_eq!(table.gid(ip("10.1.17.111")), gid(1, 69_999));
+        let (gids, errors) = parse((0..70_000).map(line).collect::<String>().as_bytes(), literal);
+        assert_eq!((gids.len(), errors.len()), (70_000, 0));
+        assert_eq!(find(&gids, ip("10.1.17.111")), gid(1, 69_999));
     }
 
     #[test]

@@ -70,7 +70,7 @@ pub(super) struct ConnectTarget {
 
 /// A connection or attempt, with its rdma_cm id.
 pub(super) struct RdmaConnection {
-    pub(super) manager: Weak<RdmaManager>,
+    manager: Weak<RdmaManager>,
     pub(super) number: usize,
     pub(super) id: Arc<CmId>,
     pub(super) core: Weak<QpCore>,
@@ -81,32 +81,35 @@ pub(super) struct RdmaConnection {
     /// removal of the device.
     pub(super) has_peer_ended: AtomicBool,
     /// Parameters and private data of the accept, until it is sent.
-    pub(super) answer: Mutex<Option<(ConnParams, Vec<u8>)>>,
+    answer: Mutex<Option<(ConnParams, Vec<u8>)>>,
     /// Remaining attempts to resolve the address, and to resolve the route.
-    pub(super) tries: [AtomicU32; 2],
-    pub(super) stage: Mutex<ConnectionPhase>,
+    tries: [AtomicU32; 2],
+    stage: Mutex<ConnectionPhase>,
 }
 
 impl RdmaConnection {
-    pub(super) fn active(
+    /// A passive attempt has an answer, an active attempt has none.
+    pub(super) fn new(
         manager: &RdmaManager,
         number: usize,
-        id: CmId,
+        id: Arc<CmId>,
         core: &Arc<QpCore>,
         target: ConnectTarget,
-    ) -> Self {
-        RdmaConnection {
+        answer: Option<(ConnParams, Vec<u8>)>,
+    ) -> Arc<Self> {
+        let stage = if answer.is_some() { ConnectionPhase::Accepted } else { ConnectionPhase::Resolving };
+        Arc::new(RdmaConnection {
             manager: manager.me.clone(),
             number,
-            id: Arc::new(id),
+            id,
             core: Arc::downgrade(core),
             qp: core.number(),
             target,
             has_peer_ended: AtomicBool::new(false),
-            answer: Mutex::new(None),
+            answer: Mutex::new(answer),
             tries: [AtomicU32::new(TRIES), AtomicU32::new(TRIES)],
-            stage: Mutex::new(ConnectionPhase::Resolving),
-        }
+            stage: Mutex::new(stage),
+        })
     }
 
     pub(super) fn handle(self: &Arc<Self>, manager: &RdmaManager, event: &CmEvent) {
@@ -245,7 +248,7 @@ impl RdmaConnection {
         let number = manager.number();
         let id = manager.bound_id(number, self.target.peer.ip());
         let id = id.map_err(|error| self.setup_failed("cannot create an rdma_cm id to repeat the request", &error))?;
-        let link = Arc::new(RdmaConnection::active(manager, number, id, core, target));
+        let link = RdmaConnection::new(manager, number, Arc::new(id), core, target, None);
         manager.owners.lock().insert(number, EventOwner::Link(link.clone()));
         if !core.replace_link(self, link.clone()) {
             manager.release(number);

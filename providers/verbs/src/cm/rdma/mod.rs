@@ -309,7 +309,7 @@ impl Manager for RdmaManager {
             began: Instant::now(),
             retry: Retry::new(device.settings.listener_wait),
         };
-        let link = Arc::new(RdmaConnection::active(self, number, id, qp, target));
+        let link = RdmaConnection::new(self, number, Arc::new(id), qp, target, None);
         self.owners.lock().insert(number, EventOwner::Link(link.clone()));
         let started = qp.attach(conn, link.clone()).and_then(|()| {
             let resolved = link.id.resolve_address(link.target.peer, resolving.address_timeout);

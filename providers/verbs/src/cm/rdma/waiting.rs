@@ -4,14 +4,13 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use dapl::error::{Error, Result};
 use dapl::provider::{ConnId, ConnectionEvent};
 use parking_lot::Mutex;
 
-use super::connection::{ConnectTarget, ConnectionPhase, RdmaConnection};
+use super::connection::{ConnectTarget, RdmaConnection};
 use super::{EventOwner, RdmaManager};
 use crate::cm::IncomingRequest;
 use crate::qp::QpCore;
@@ -44,23 +43,14 @@ impl IncomingRequest for RdmaRequest {
             qp_number: qp.number(),
             ..self.params
         };
-        let link = Arc::new(RdmaConnection {
-            manager: Arc::downgrade(&self.manager),
-            number: self.number,
-            target: ConnectTarget {
-                peer: id.peer().unwrap_or_else(|| SocketAddr::new(self.manager.address, 0)),
-                private_data: Vec::new(),
-                began: Instant::now(),
-                retry: Retry::new(Duration::ZERO),
-            },
-            id,
-            core: Arc::downgrade(qp),
-            qp: qp.number(),
-            has_peer_ended: AtomicBool::new(false),
-            answer: Mutex::new(Some((params, private_data.to_vec()))),
-            tries: Default::default(),
-            stage: Mutex::new(ConnectionPhase::Accepted),
-        });
+        let target = ConnectTarget {
+            peer: id.peer().unwrap_or_else(|| SocketAddr::new(self.manager.address, 0)),
+            private_data: Vec::new(),
+            began: Instant::now(),
+            retry: Retry::new(Duration::ZERO),
+        };
+        let answer = Some((params, private_data.to_vec()));
+        let link = RdmaConnection::new(&self.manager, self.number, id, qp, target, answer);
         qp.attach(conn, link.clone()).inspect_err(|_| self.manager.release(self.number))?;
         self.manager.owners.lock().insert(self.number, EventOwner::Link(link.clone()));
         let accepted = match *self.has_peer_ended.lock() {
