@@ -169,10 +169,9 @@ pub(crate) mod interleavings {
     use super::*;
     use crate::memory::map::SharedMapping;
     use crate::proto::message::{Header, MessageKind};
-    use crate::qp::ring::{Peeked, Reader, RingLayout, SlotFields, Writer};
+    use crate::qp::ring::{Peeked, Reader, SlotFields, Writer};
     use dapl::runtime::sync::Mutex;
 
-    const LAYOUT: RingLayout = RingLayout { offset: 0, slots: 2 };
     const MESSAGES: u64 = 2;
 
     /// Model of `membarrier`, and of the CPU that it interrupts.
@@ -236,7 +235,7 @@ pub(crate) mod interleavings {
 
     fn no_wake_up_is_lost(membarrier: bool, is_preset: bool) {
         let (area, line) = (Arc::new(SharedMapping::fake(256)), SharedMapping::fake(8));
-        let (mut writer, mut reader) = (Writer::new(area.clone(), LAYOUT), Reader::new(area, LAYOUT));
+        let (mut writer, mut reader) = (Writer::new(area.clone(), 0, 2), Reader::new(area, 0, 2));
         let (fifo, wake_flags) = (Arc::new(Fifo::default()), WakeFlags::default());
         if is_preset {
             wake_flags.preset(line.word(0));

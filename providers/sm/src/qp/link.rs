@@ -30,7 +30,6 @@ use crate::memory::regions::{AccessTarget, PeerRegions};
 use crate::proto::handshake::Geometry;
 use crate::proto::message::FifoWord;
 use crate::proto::reassembly::Route;
-use crate::qp::ring::RingLayout;
 
 pub(crate) use crate::engine::wake_flags::{WAKE_ON_PROGRESS, WAKE_ON_REQUESTS, register_membarrier};
 
@@ -332,14 +331,6 @@ impl ConnectionMemory {
     /// Returns the generation and the ids that the data headers of fragments from the peer must contain.
     pub(crate) fn route_in(&self) -> Option<Route> {
         self.peer_side().map(|t| Route { generation: t.generation, source: t.id, destination: self.id })
-    }
-
-    pub(crate) fn requests(geometry: &Geometry) -> RingLayout {
-        RingLayout { offset: geometry.requests_at(), slots: geometry.requests }
-    }
-
-    pub(crate) fn responses(geometry: &Geometry) -> RingLayout {
-        RingLayout { offset: geometry.responses_at(), slots: geometry.responses }
     }
 
     /// Publishes the number of the peer's requests that this process has consumed.

@@ -39,13 +39,6 @@ fn lap(index: u64, shift: u32) -> u64 {
     (((index >> shift) + 1) & 0xFFFF_FFFF) << 32
 }
 
-/// Layout of a ring: its offset in the area and its number of slots.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct RingLayout {
-    pub(crate) offset: usize,
-    pub(crate) slots: u32,
-}
-
 /// The writer of a ring in this process's area.
 #[derive(Debug)]
 pub(crate) struct Writer {
@@ -70,10 +63,10 @@ pub(crate) struct SlotFields {
 }
 
 impl Writer {
-    pub(crate) fn new(area: Arc<SharedMapping>, layout: RingLayout) -> Self {
+    /// `offset`: of the first slot in the area. `slots`: the number of slots.
+    pub(crate) fn new(area: Arc<SharedMapping>, offset: usize, slots: u32) -> Self {
         assert!(area.is_writable());
-        let slots = RingSlots::new(area, layout.offset, layout.slots);
-        Writer { slots, shift: layout.slots.trailing_zeros(), next: 0, consumed: 0 }
+        Writer { slots: RingSlots::new(area, offset, slots), shift: slots.trailing_zeros(), next: 0, consumed: 0 }
     }
 
     /// Number of published slots, which is also the index of the next slot.
@@ -273,9 +266,9 @@ impl<'a> SlotRun<'a> {
 }
 
 impl Reader {
-    pub(crate) fn new(area: Arc<SharedMapping>, layout: RingLayout) -> Self {
-        let slots = RingSlots::new(area, layout.offset, layout.slots);
-        Reader { slots, shift: layout.slots.trailing_zeros(), next: 0 }
+    /// `offset`: of the first slot in the area. `slots`: the number of slots.
+    pub(crate) fn new(area: Arc<SharedMapping>, offset: usize, slots: u32) -> Self {
+        Reader { slots: RingSlots::new(area, offset, slots), shift: slots.trailing_zeros(), next: 0 }
     }
 
     /// Number of slots that this reader has consumed.

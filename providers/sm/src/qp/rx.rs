@@ -65,6 +65,17 @@ pub(crate) struct Rx {
     quick_limit: usize,
 }
 
+/// A request of the peer that uses a receive, and the state of the pass that delivers it.
+struct Delivery<'a, 'o> {
+    context: &'a QpContext,
+    queue: &'a mut SlotQueue<RecvRequest>,
+    marks: &'a mut HighWatermark,
+    header: Header,
+    /// Number of bytes of offers that the pass may still copy.
+    budget: &'a mut u64,
+    out: &'a mut CompletionWriter<'o>,
+}
+
 /// The rings of this direction, while there is a connection.
 #[derive(Debug)]
 pub(crate) struct RxRings {
@@ -95,8 +106,9 @@ impl RxRings {
     /// Creates the rings of this direction. `None` before the peer's segments are attached.
     pub(crate) fn new(link: Arc<ConnectionMemory>) -> Option<Self> {
         let peer_side = link.peer_side()?;
-        let requests = Reader::new(peer_side.area.clone(), ConnectionMemory::requests(&peer_side.geometry));
-        let responses = Writer::new(link.area.clone(), ConnectionMemory::responses(&link.geometry));
+        let geometry = &peer_side.geometry;
+        let requests = Reader::new(peer_side.area.clone(), geometry.requests_at(), geometry.requests);
+        let responses = Writer::new(link.area.clone(), link.geometry.responses_at(), link.geometry.responses);
         let message = Reassembly::new(link.route_in()?);
         let (tickets, staged) = (0, 0);
         Some(RxRings {
@@ -226,12 +238,12 @@ impl Rx {
                 Peeked::Entry(header) => header,
             };
             rings.requests.prefetch_rest(header);
+            let (queue, marks, budget) = (&mut self.queue, &mut self.marks, &mut budget);
+            let mut delivery = Delivery { context, queue, marks, header, budget, out };
             let step = match header.kind {
-                MessageKind::Send if rings.deliver_fragment(context, &mut batch, &mut self.queue, header, out) => {
-                    Ok(true)
-                }
+                MessageKind::Send if rings.deliver_fragment(&mut batch, &mut delivery) => Ok(true),
                 MessageKind::Send | MessageKind::SendImmediate | MessageKind::SendInvalidate => {
-                    rings.deliver(context, &mut self.queue, &mut self.marks, header, out)
+                    rings.deliver(&mut delivery)
                 }
                 MessageKind::RmaWrite | MessageKind::RmaRead => {
                     rings.process_fragment(context, header).inspect(|_| answered = true)
@@ -240,8 +252,8 @@ impl Rx {
                 MessageKind::DelegatedWrite => {
                     rings.process_delegated_write(context, header).inspect(|done| answered |= *done)
                 }
-                MessageKind::Offer => rings.fetch(context, &mut self.queue, &mut self.marks, header, &mut budget, out),
-                MessageKind::WriteImmediate => rings.notify(context, &mut self.queue, &mut self.marks, header, out),
+                MessageKind::Offer => rings.fetch(&mut delivery),
+                MessageKind::WriteImmediate => rings.notify(&mut delivery),
                 MessageKind::Atomic => rings.execute(context).inspect(|_| answered = true),
                 MessageKind::RmaAck | MessageKind::SendNak | MessageKind::RequestStaging | MessageKind::AtomicAck => {
                     Err(ConnectionFault::InvalidData("a response in the request ring"))

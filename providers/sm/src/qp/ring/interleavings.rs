@@ -8,7 +8,6 @@ use loom::thread;
 use super::*;
 use crate::proto::message::MessageKind;
 
-const LAYOUT: RingLayout = RingLayout { offset: 0, slots: 2 };
 const MESSAGES: u64 = 4;
 
 #[test]
@@ -16,7 +15,7 @@ fn every_slot_is_read_once_in_order_and_never_while_it_is_written() {
     loom::model(|| {
         let (area, line) = (Arc::new(SharedMapping::fake(256)), SharedMapping::fake(8));
         let bodies = Arc::<[AccessCheck; 2]>::default();
-        let (mut writer, mut reader) = (Writer::new(area.clone(), LAYOUT), Reader::new(area, LAYOUT));
+        let (mut writer, mut reader) = (Writer::new(area.clone(), 0, 2), Reader::new(area, 0, 2));
         let writing = {
             let (line, bodies) = (line.clone(), bodies.clone());
             thread::spawn(move || {

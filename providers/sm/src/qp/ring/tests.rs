@@ -10,8 +10,7 @@ use crate::proto::message::MessageKind;
 fn pair(slots: u32) -> (Writer, Reader) {
     let (local, fd) = SharedMapping::create("ring", 8192, true).unwrap();
     let of_peer = SharedMapping::of_peer(&fd, 8192, false).unwrap();
-    let layout = RingLayout { offset: 4096, slots };
-    (Writer::new(Arc::new(local), layout), Reader::new(Arc::new(of_peer), layout))
+    (Writer::new(Arc::new(local), 4096, slots), Reader::new(Arc::new(of_peer), 4096, slots))
 }
 
 #[test]

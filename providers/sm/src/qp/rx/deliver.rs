@@ -2,12 +2,11 @@
 
 use std::sync::atomic::Ordering;
 
-use dapl::provider::{Completion, Status};
+use dapl::provider::{Completion, Status, Token};
 use dapl::runtime::slot_queue::SlotQueue;
-use dapl::stats::watermark::HighWatermark;
 use dapl_software::memory::scatter_gather::{ScatterBatch, scatter};
 
-use super::{RecvRequest, RxRings, exceeds_hard_watermark, extensions};
+use super::{Delivery, RecvRequest, RxRings, exceeds_hard_watermark, extensions};
 use crate::cq::CompletionWriter;
 use crate::memory::regions::Regions;
 use crate::proto::message::{Header, INLINE, LINE, MessageKind};
@@ -82,13 +81,12 @@ impl RxRings {
     /// the ring, with its receive in the queue.
     pub(super) fn deliver_fragment(
         &mut self,
-        context: &QpContext,
         batch: &mut ScatterBatch<'_, Regions>,
-        queue: &mut SlotQueue<RecvRequest>,
-        header: Header,
-        out: &mut CompletionWriter<'_>,
+        delivery: &mut Delivery<'_, '_>,
     ) -> bool {
+        let Delivery { context, queue, header, out, .. } = delivery;
         let (Some(cq), Some(receive)) = (&context.recv_cq, queue.front()) else { return false };
+        let header = *header;
         if header.inline || !header.first || !header.last {
             return false;
         }
@@ -113,43 +111,35 @@ impl RxRings {
 
     /// Delivers a fragment of a send. Returns false if the message waits for a receive, or if a send with invalidate
     /// waits for copies that use its window.
-    pub(super) fn deliver(
-        &mut self,
-        context: &QpContext,
-        queue: &mut SlotQueue<RecvRequest>,
-        marks: &mut HighWatermark,
-        header: Header,
-        out: &mut CompletionWriter<'_>,
-    ) -> Result<bool, ConnectionFault> {
+    pub(super) fn deliver(&mut self, delivery: &mut Delivery<'_, '_>) -> Result<bool, ConnectionFault> {
+        let (context, header) = (delivery.context, delivery.header);
         let fields = self.requests.fields();
         context.watch.set_carried_ack(fields.ack);
         let part = self
             .message
             .check_fragment(&header, || self.requests.payload_words())
             .map_err(ConnectionFault::InvalidData)?;
-        if header.first && !self.find_receive(context, queue, marks, part.size, out)? {
+        if header.first && !self.find_receive(delivery, part.size)? {
             return Ok(false);
         }
         if header.kind == MessageKind::SendInvalidate && header.last {
             match context.windows.invalidate(self.value(header, &fields), context.pd, &context.domain) {
                 Ok(true) => {}
                 Ok(false) => return Ok(false), // Copies with the key are in progress, so a later pass tries again.
-                Err(_) => return Err(self.fail_receive_by(context, queue, Status::LocalProtection, NAK_ACCESS, out)),
+                Err(_) => return Err(self.fail_receive_by(delivery, Status::LocalProtection, NAK_ACCESS)),
             }
         }
-        let placed = self.copy_to_receive(context, queue, header, &fields, part.offset);
+        let placed = self.copy_to_receive(delivery, &fields, part.offset);
         fail_point!(FragmentCopied);
         if let Err(status) = placed? {
-            return Err(self.fail_receive(context, queue, status, out));
+            return Err(self.fail_receive(delivery, status));
         }
         self.message.advance(&header, part);
         if header.last {
-            let token =
-                queue.front().ok_or(ConnectionFault::InvalidData("a fragment for which no receive is posted"))?.token;
-            queue.drop_front();
+            let token = delivery.take_receive()?;
             let (arrival, value) = (extensions::arrival(header.kind), self.value(header, &fields));
             let (status, solicited, bytes) = (Status::Success, header.solicited, part.size);
-            context.complete_recv(out, Completion { token, status, bytes, solicited, arrival, value });
+            context.complete_recv(delivery.out, Completion { token, status, bytes, solicited, arrival, value });
         }
         Ok(true)
     }
@@ -159,12 +149,10 @@ impl RxRings {
     #[inline]
     pub(super) fn find_receive(
         &mut self,
-        context: &QpContext,
-        queue: &mut SlotQueue<RecvRequest>,
-        marks: &mut HighWatermark,
+        delivery: &mut Delivery<'_, '_>,
         total: u64,
-        out: &mut CompletionWriter<'_>,
     ) -> Result<bool, ConnectionFault> {
+        let Delivery { context, queue, marks, .. } = delivery;
         if queue.is_empty() {
             if self.waits_for_receive {
                 return Ok(false);
@@ -183,7 +171,7 @@ impl RxRings {
         let Some(receive) = queue.front() else { return Ok(false) };
         self.waits_for_receive = false;
         if total > receive.segments.total() {
-            return Err(self.fail_receive(context, queue, Status::LocalLength, out));
+            return Err(self.fail_receive(delivery, Status::LocalLength));
         }
         Ok(true)
     }
@@ -192,14 +180,13 @@ impl RxRings {
     /// memory.
     fn copy_to_receive(
         &self,
-        context: &QpContext,
-        queue: &SlotQueue<RecvRequest>,
-        header: Header,
+        delivery: &Delivery<'_, '_>,
         fields: &SlotFields,
         offset: u64,
     ) -> Result<Result<(), Status>, ConnectionFault> {
+        let (context, header) = (delivery.context, delivery.header);
         let length = header.length as usize;
-        let Some(receive) = queue.front() else {
+        let Some(receive) = delivery.queue.front() else {
             return Err(ConnectionFault::InvalidData("a message for which no receive is posted"));
         };
         let from = if header.inline {
@@ -234,26 +221,14 @@ impl RxRings {
     /// Fails the current receive with `status`, because the message is too long or the receive's memory is not usable.
     /// Sends a negative response, so that the peer's send fails too. Returns the fault that ends the connection.
     #[cold]
-    pub(super) fn fail_receive(
-        &mut self,
-        context: &QpContext,
-        queue: &mut SlotQueue<RecvRequest>,
-        status: Status,
-        out: &mut CompletionWriter<'_>,
-    ) -> ConnectionFault {
-        self.fail_receive_by(context, queue, status, NAK_RESPONDER, out)
+    pub(super) fn fail_receive(&mut self, delivery: &mut Delivery<'_, '_>, status: Status) -> ConnectionFault {
+        self.fail_receive_by(delivery, status, NAK_RESPONDER)
     }
 
     /// Fails the current receive as `fail_receive` does, with the status `nak` for the sender.
     #[cold]
-    fn fail_receive_by(
-        &mut self,
-        context: &QpContext,
-        queue: &mut SlotQueue<RecvRequest>,
-        status: Status,
-        nak: u32,
-        out: &mut CompletionWriter<'_>,
-    ) -> ConnectionFault {
+    fn fail_receive_by(&mut self, delivery: &mut Delivery<'_, '_>, status: Status, nak: u32) -> ConnectionFault {
+        let Delivery { context, queue, out, .. } = delivery;
         self.withdraw_copy_job();
         if let Some(receive) = queue.pop_front() {
             context.complete_recv(out, Completion { token: receive.token, status, ..Completion::default() });
@@ -262,5 +237,15 @@ impl RxRings {
         context.rx_consumed.store(self.requests.consumed(), Ordering::Release);
         self.link.publish_consumed(self.requests.consumed());
         ConnectionFault::Receive
+    }
+}
+
+impl Delivery<'_, '_> {
+    /// Removes the receive of a complete message from the queue. Returns its token.
+    pub(super) fn take_receive(&mut self) -> Result<Token, ConnectionFault> {
+        let receive = self.queue.front();
+        let token = receive.ok_or(ConnectionFault::InvalidData("a message for which no receive is posted"))?.token;
+        self.queue.drop_front();
+        Ok(token)
     }
 }

@@ -2,12 +2,9 @@
 //! operations, and reads the immediate data or the window key of a send.
 
 use dapl::provider::{ATOMIC_SIZE, Completion, ReceivedOp};
-use dapl::runtime::slot_queue::SlotQueue;
-use dapl::stats::watermark::HighWatermark;
 use dapl_software::memory::rights::AccessRight;
 
-use super::{RecvRequest, RxRings};
-use crate::cq::CompletionWriter;
+use super::{Delivery, RxRings};
 use crate::memory::regions::AccessTarget;
 use crate::proto::message::{AtomicRequest, Header, MessageKind};
 use crate::qp::context::{ConnectionFault, NAK_ACCESS, QpContext};
@@ -33,14 +30,8 @@ impl RxRings {
     }
 
     /// Completes a receive for an RDMA write with immediate data. Returns false if the write waits for a receive.
-    pub(super) fn notify(
-        &mut self,
-        context: &QpContext,
-        queue: &mut SlotQueue<RecvRequest>,
-        marks: &mut HighWatermark,
-        header: Header,
-        out: &mut CompletionWriter<'_>,
-    ) -> Result<bool, ConnectionFault> {
+    pub(super) fn notify(&mut self, delivery: &mut Delivery<'_, '_>) -> Result<bool, ConnectionFault> {
+        let context = delivery.context;
         let SlotFields { ack, aux: value, total } = self.requests.fields();
         context.watch.set_carried_ack(ack);
         let bytes = total.filter(|total| *total <= context.max_rdma);
@@ -51,13 +42,15 @@ impl RxRings {
             ));
         }
         // The write copies no bytes to the receive's memory, so a receive of any length matches.
-        if !self.find_receive(context, queue, marks, 0, out)? {
+        if !self.find_receive(delivery, 0)? {
             return Ok(false);
         }
-        let receive = queue.front().ok_or(ConnectionFault::InvalidData("a message for which no receive is posted"))?;
-        let (token, solicited, arrival) = (receive.token, header.solicited, ReceivedOp::WriteImmediate);
-        queue.drop_front();
-        context.complete_recv(out, Completion { token, bytes, solicited, arrival, value, ..Completion::default() });
+        let token = delivery.take_receive()?;
+        let (solicited, arrival) = (delivery.header.solicited, ReceivedOp::WriteImmediate);
+        context.complete_recv(
+            delivery.out,
+            Completion { token, bytes, solicited, arrival, value, ..Completion::default() },
+        );
         Ok(true)
     }
 

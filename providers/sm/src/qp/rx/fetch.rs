@@ -13,14 +13,10 @@ use std::cell::Cell;
 use std::sync::atomic::Ordering;
 
 use dapl::provider::{Completion, Remote, Segment, Status};
-use dapl::runtime::slot_queue::SlotQueue;
-use dapl::stats::watermark::HighWatermark;
 use dapl_software::memory::rights::AccessRight;
 use dapl_software::memory::scatter_gather::{Segments, scatter};
 
-use super::{RecvRequest, RxRings};
-
-use crate::cq::CompletionWriter;
+use super::{Delivery, RecvRequest, RxRings};
 use crate::delegation::CopyJob;
 use crate::memory::cma::{CopyError, Direction};
 use crate::memory::regions::wait_while;
@@ -66,30 +62,22 @@ enum FetchStep {
 impl RxRings {
     /// Starts or continues to copy an offer. Returns true if the receive is complete; false if the offer waits for a
     /// receive or for the sender, if the budget is used up, or if the offer cannot be completed.
-    pub(super) fn fetch(
-        &mut self,
-        context: &QpContext,
-        queue: &mut SlotQueue<RecvRequest>,
-        marks: &mut HighWatermark,
-        header: Header,
-        budget: &mut u64,
-        out: &mut CompletionWriter<'_>,
-    ) -> Result<bool, ConnectionFault> {
-        if self.fetch.is_none() && !self.begin_fetch(context, queue, marks, header, out)? {
+    pub(super) fn fetch(&mut self, delivery: &mut Delivery<'_, '_>) -> Result<bool, ConnectionFault> {
+        if self.fetch.is_none() && !self.begin_fetch(delivery)? {
             return Ok(false);
         }
-        while let (Some(fetch), Some(receive)) = (&mut self.fetch, queue.front()) {
+        while let (Some(fetch), Some(receive)) = (&mut self.fetch, delivery.queue.front()) {
             match fetch.step {
                 FetchStep::Over => return Ok(false),
-                _ if fetch.done == fetch.source.total() => return self.arrived(context, queue, out),
-                _ if *budget == 0 => return Ok(false),
+                _ if fetch.done == fetch.source.total() => return self.arrived(delivery),
+                _ if *delivery.budget == 0 => return Ok(false),
                 FetchStep::Helped { ticket, length } => {
                     match self.link.copy_delegation().and_then(|help| help.outcome(ticket)) {
                         None => return Ok(false),
                         Some(true) => {
                             fetch.step = FetchStep::Next;
-                            if let Err(status) = fetch.complete(context, receive, length) {
-                                return Err(self.fail_receive(context, queue, status, out));
+                            if let Err(status) = fetch.complete(delivery.context, receive, length) {
+                                return Err(self.fail_receive(delivery, status));
                             }
                         }
                         Some(false) => (fetch.step, fetch.alone) = (FetchStep::Next, true),
@@ -97,14 +85,14 @@ impl RxRings {
                 }
                 FetchStep::Staged { count } if self.link.staged() >> 32 != count & 0xFFFF_FFFF => return Ok(false),
                 FetchStep::Staged { count } => {
-                    if let Err(status) = self.copy_staged(context, queue, count, budget)? {
-                        return Err(self.fail_receive(context, queue, status, out));
+                    if let Err(status) = self.copy_staged(delivery, count)? {
+                        return Err(self.fail_receive(delivery, status));
                     }
                 }
-                FetchStep::Next => match self.fetch_part(context, receive, budget) {
+                FetchStep::Next => match self.fetch_part(delivery.context, receive, delivery.budget) {
                     Ok(()) => {}
                     Err(CopyError::LocalMemory) => {
-                        return Err(self.fail_receive(context, queue, Status::LocalProtection, out));
+                        return Err(self.fail_receive(delivery, Status::LocalProtection));
                     }
                     Err(error) => self.copy_failed(error)?,
                 },
@@ -113,23 +101,16 @@ impl RxRings {
         Ok(false)
     }
 
-    fn begin_fetch(
-        &mut self,
-        context: &QpContext,
-        queue: &mut SlotQueue<RecvRequest>,
-        marks: &mut HighWatermark,
-        header: Header,
-        out: &mut CompletionWriter<'_>,
-    ) -> Result<bool, ConnectionFault> {
-        let payload = self.requests.fields();
-        context.watch.set_carried_ack(payload.ack);
+    fn begin_fetch(&mut self, delivery: &mut Delivery<'_, '_>) -> Result<bool, ConnectionFault> {
+        let (payload, header) = (self.requests.fields(), delivery.header);
+        delivery.context.watch.set_carried_ack(payload.ack);
         if !self.message.is_between() {
             return Err(ConnectionFault::InvalidData("an offer between the fragments of a message"));
         }
         let total = payload.total.unwrap_or(0);
         let parts = offer_segments(header.length, total, self.requests.stored_words());
         let parts = parts.ok_or(ConnectionFault::InvalidData("an offer with inconsistent lengths"))?;
-        if !self.find_receive(context, queue, marks, total, out)? {
+        if !self.find_receive(delivery, total)? {
             return Ok(false);
         }
         let (mut list, mut count) = ([Segment::default(); MAX_SEGMENTS], 0);
@@ -239,11 +220,10 @@ impl RxRings {
     /// memory.
     fn copy_staged(
         &mut self,
-        context: &QpContext,
-        queue: &SlotQueue<RecvRequest>,
+        delivery: &mut Delivery<'_, '_>,
         count: u64,
-        budget: &mut u64,
     ) -> Result<Result<(), Status>, ConnectionFault> {
+        let Delivery { context, queue, budget, .. } = delivery;
         let (Some(fetch), Some(receive), Some(peer_side)) = (&mut self.fetch, queue.front(), self.link.peer_side())
         else {
             return Err(ConnectionFault::InvalidData("a fragment for which no receive is posted"));
@@ -260,7 +240,7 @@ impl RxRings {
             unsafe { scatter(&*context.regions, context.recv_pd, &receive.segments, fetch.done, from, length) };
         if placed.is_ok() {
             fetch.done += length as u64;
-            *budget = budget.saturating_sub(length as u64);
+            **budget = budget.saturating_sub(length as u64);
             if (length as u64) < left {
                 self.request_staging()?;
             }
@@ -268,12 +248,7 @@ impl RxRings {
         Ok(placed)
     }
 
-    fn arrived(
-        &mut self,
-        context: &QpContext,
-        queue: &mut SlotQueue<RecvRequest>,
-        out: &mut CompletionWriter<'_>,
-    ) -> Result<bool, ConnectionFault> {
+    fn arrived(&mut self, delivery: &mut Delivery<'_, '_>) -> Result<bool, ConnectionFault> {
         let Some(fetch) = &mut self.fetch else { return Ok(false) };
         if self.link.is_recalled() {
             fetch.step = FetchStep::Over; // The sender may have reused the memory during the copy.
@@ -281,9 +256,8 @@ impl RxRings {
         }
         let (bytes, solicited) = (fetch.source.total(), fetch.solicited);
         self.fetch = None;
-        let receive =
-            queue.pop_front().ok_or(ConnectionFault::InvalidData("a fragment for which no receive is posted"))?;
-        context.complete_recv(out, Completion { token: receive.token, bytes, solicited, ..Completion::default() });
+        let completion = Completion { token: delivery.take_receive()?, bytes, solicited, ..Completion::default() };
+        delivery.context.complete_recv(delivery.out, completion);
         Ok(true)
     }
 

@@ -46,7 +46,7 @@ impl TxRings {
     #[inline]
     pub(super) fn is_shared(&self, key: u32, length: u64) -> bool {
         length >= MIN_BYTES
-            && self.eager.supports_delegation()
+            && self.eager.supports_delegation
             && self.can_publish_eagerly(key)
             && self.link.peer_can_copy()
     }
@@ -55,11 +55,11 @@ impl TxRings {
     /// after it has read the responses. `None`: the caller must use another method.
     pub(super) fn share_write(&mut self, issue: &mut Issue<'_>, remote: Remote) -> Option<IssueResult> {
         let (total, issued) = (issue.request.segments.total(), issue.request.issued);
-        if self.eager.outstanding_count() != self.pending.len() {
+        if self.eager.outstanding != self.pending.len() {
             return None; // Fragments are outstanding.
         }
         self.unfinished = false;
-        let published = self.eager.delegated().is_none();
+        let published = self.eager.delegated.is_none();
         if published {
             if !self.is_shared(remote.key, total - issued) || !self.delegate_part(issue, remote) {
                 return None;
@@ -97,7 +97,7 @@ impl TxRings {
         let (payload, offset) = (EagerPayload::Memory(source), issue.request.issued);
         let kind = AwaitedKind::Eager { slot, payload, remote };
         self.await_eager(AwaitedResponse { request: issue.number, line, mark, offset, length: length as u32, kind });
-        self.eager.set_delegated(DelegatedPart { slot, destination: Region { address, length } });
+        self.eager.delegated = Some(DelegatedPart { slot, destination: Region { address, length } });
         issue.request.issued += length;
         issue.request.phase = RequestPhase::Running;
         true
@@ -108,7 +108,7 @@ impl TxRings {
         let (total, address) = (issue.request.segments.total(), remote.address + issue.request.issued);
         let left = total - issue.request.issued;
         let part = left.min(MAX_PART_BYTES);
-        if left < TAIL_BYTES || self.eager.delegated().is_some_and(|delegated| delegated.overlaps(address, part)) {
+        if left < TAIL_BYTES || self.eager.delegated.is_some_and(|delegated| delegated.overlaps(address, part)) {
             return None;
         }
         let end = issue.request.issued + if part == left { part - TAIL_BYTES } else { part };
@@ -132,6 +132,6 @@ impl TxRings {
     /// Whether the target has claimed the delegated part and has not responded yet.
     pub(super) fn target_is_copying(&self) -> bool {
         let claims = self.link.eager_claims();
-        self.eager.delegated().zip(claims).is_some_and(|(part, claims)| claims.is_claimed_by_peer(part.slot))
+        self.eager.delegated.zip(claims).is_some_and(|(part, claims)| claims.is_claimed_by_peer(part.slot))
     }
 }

@@ -54,10 +54,10 @@ pub(super) enum EagerPayload {
 pub(super) struct EagerWrites {
     is_supported: bool,
     /// Whether the target can copy delegated parts.
-    supports_delegation: bool,
-    delegated: Option<DelegatedPart>,
+    pub(super) supports_delegation: bool,
+    pub(super) delegated: Option<DelegatedPart>,
     /// Number of eager writes to which the target has not responded. Their entries come first in `TxRings::pending`.
-    outstanding: usize,
+    pub(super) outstanding: usize,
     /// Number of polls since the target last responded, or since the oldest outstanding write was published.
     idle_polls: Cell<u32>,
     /// When `idle_polls` was [`FIRST_CHECK`].
@@ -95,26 +95,6 @@ impl EagerWrites {
             copies_are_due: false,
             is_blocking: false,
         }
-    }
-
-    pub(super) fn has_outstanding(&self) -> bool {
-        self.outstanding > 0
-    }
-
-    pub(super) fn outstanding_count(&self) -> usize {
-        self.outstanding
-    }
-
-    pub(super) fn supports_delegation(&self) -> bool {
-        self.supports_delegation
-    }
-
-    pub(super) fn delegated(&self) -> Option<DelegatedPart> {
-        self.delegated
-    }
-
-    pub(super) fn set_delegated(&mut self, part: DelegatedPart) {
-        self.delegated = Some(part);
     }
 
     /// Removes the oldest eager write, which is complete, from the count.

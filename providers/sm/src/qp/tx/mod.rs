@@ -117,8 +117,9 @@ impl TxRings {
     /// Creates the rings of this direction. `None` before the peer's segments are attached.
     pub(crate) fn new(link: Arc<ConnectionMemory>, context: &QpContext, max_requests: u32) -> Option<Self> {
         let peer_side = link.peer_side()?;
-        let responses = Reader::new(peer_side.area.clone(), ConnectionMemory::responses(&peer_side.geometry));
-        let requests = Writer::new(link.area.clone(), ConnectionMemory::requests(&link.geometry));
+        let geometry = &peer_side.geometry;
+        let responses = Reader::new(peer_side.area.clone(), geometry.responses_at(), geometry.responses);
+        let requests = Writer::new(link.area.clone(), link.geometry.requests_at(), link.geometry.requests);
         let (messages, rma) = (LineAllocator::new(link.geometry.messages), LineAllocator::new(link.geometry.rma));
         link.watch_consumed(&context.watch);
         let unoffered = peer_side.peer.offer_from.saturating_sub(1).min(context.max_message);
@@ -225,8 +226,7 @@ impl Tx {
             return Ok(());
         }
         // After a response to a delegated part, another part can be delegated.
-        let is_answered =
-            |rings: &TxRings| rings.eager.delegated().is_some() && rings.responses.peek() != Peeked::Empty;
+        let is_answered = |rings: &TxRings| rings.eager.delegated.is_some() && rings.responses.peek() != Peeked::Empty;
         if self.rings.as_ref().is_some_and(is_answered) {
             return self.pass(context, &mut CompletionWriter::default()).map(|_| ());
         }
@@ -407,7 +407,7 @@ impl Tx {
     /// Whether progress of the peer would complete notifying requests, or free space for waiting requests.
     pub(crate) fn needs_peer_progress(&self) -> bool {
         // The receiver of a rendezvous offer may publish a copy job, or request staged bytes.
-        let is_awaited = |rings: &TxRings| rings.has_offers() || rings.eager.has_outstanding();
+        let is_awaited = |rings: &TxRings| rings.has_offers() || rings.eager.outstanding > 0;
         let is_awaited = self.rings.as_ref().is_some_and(is_awaited);
         self.draining || self.notifying > 0 || self.queue.len() > self.issued || is_awaited
     }
