@@ -56,7 +56,6 @@ impl fmt::Display for OverdueSend {
 }
 
 /// The oldest waiting send of each connection. `K` identifies a connection.
-#[derive(Debug)]
 pub struct Stalls<K> {
     seen: HashMap<K, Stall>,
 }

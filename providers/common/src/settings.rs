@@ -69,12 +69,6 @@ pub struct SettingValues<'a> {
     variable: &'a dyn Fn(&str) -> Option<String>,
 }
 
-impl std::fmt::Debug for SettingValues<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("SettingValues").field("words", &self.words).finish_non_exhaustive()
-    }
-}
-
 impl SettingValues<'_> {
     /// Returns the origin of a setting (a name in `ia_params`, or a variable) and its text, or `None` if it is not set.
     pub fn text(&self, name: &str) -> Option<(String, String)> {

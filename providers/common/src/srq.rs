@@ -19,7 +19,6 @@ use crate::engine::queue::{EngineQueue, Notify};
 use crate::memory::scatter_gather::Segments;
 
 /// A posted receive that no connection uses yet.
-#[derive(Debug)]
 pub struct SrqRecv {
     /// Memory for the message.
     pub segments: Segments,
@@ -50,23 +49,11 @@ pub struct SrqUser<W: ?Sized, J> {
     pub waiter: Weak<W>,
 }
 
-impl<W: ?Sized, J> std::fmt::Debug for SrqUser<W, J> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("SrqUser").field("srq", &self.srq).finish_non_exhaustive()
-    }
-}
-
 struct SrqState<W: ?Sized> {
     buffers: VecDeque<SrqRecv>,
     waiters: VecDeque<Weak<W>>,
     max_recvs: u32,
     low: LowWatermark,
-}
-
-impl<W: ?Sized, J> std::fmt::Debug for SrqCore<W, J> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("SrqCore").field("pd", &self.pd).field("available", &self.available).finish_non_exhaustive()
-    }
 }
 
 impl<W, J> SrqCore<W, J>

@@ -55,12 +55,6 @@ pub(crate) struct CqCore {
     jobs: Arc<Jobs>,
 }
 
-impl std::fmt::Debug for CqCore {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("CqCore").field("ready", &self.ready).field("polled", &self.polled).finish_non_exhaustive()
-    }
-}
-
 impl Cq {
     pub(crate) fn new(sink: Weak<dyn CqSink>, jobs: Arc<Jobs>, spin: u32) -> Self {
         let empty_check = Pooled::<EmptyCheck>::take();

@@ -47,7 +47,6 @@ impl CopyJob {
 }
 
 /// Access to the words of copy jobs, on the control pages of both processes.
-#[derive(Debug)]
 pub(crate) struct CopyDelegation<'a> {
     pub(crate) local: &'a SharedMapping,
     pub(crate) peer: &'a SharedMapping,

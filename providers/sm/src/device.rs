@@ -104,12 +104,6 @@ impl Device {
     }
 }
 
-impl std::fmt::Debug for Device {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Device").field("endpoint", &self.endpoint.path()).finish_non_exhaustive()
-    }
-}
-
 /// Returns 64 random bits from the system, for tokens and keys, which must not be predictable.
 pub(crate) fn random() -> Result<u64> {
     let mut bytes = [0u8; 8];

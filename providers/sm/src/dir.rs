@@ -43,7 +43,7 @@ static NEXT_ID: AtomicU32 = AtomicU32::new(1);
 const KIND: BaseDirKind = BaseDirKind { provider: "sm", variable: "DAPL_DIR", default: "/dev/shm/dapl" };
 
 /// The base directory of the end points of one user.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct EndpointBase {
     dir: BaseDir,
     names: SharedNames,
@@ -283,7 +283,6 @@ fn is_cleaner_conflict(error: &std::io::Error) -> bool {
 }
 
 /// The directory of an open IA. Dropping it removes the directory.
-#[derive(Debug)]
 pub(crate) struct EndpointDir {
     base: EndpointBase,
     path: PathBuf,
@@ -431,7 +430,6 @@ impl Drop for EndpointDir {
 }
 
 /// The name of a listener. Dropping it frees the qualifier.
-#[derive(Debug)]
 pub(crate) struct ListenerName {
     path: PathBuf,
     file: File,

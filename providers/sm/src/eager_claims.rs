@@ -44,7 +44,6 @@ pub(crate) struct LastReclaim {
 }
 
 /// Access to the words of claims, on the control pages of both processes.
-#[derive(Debug)]
 pub(crate) struct EagerClaims<'a> {
     pub(crate) local: &'a SharedMapping,
     pub(crate) peer: &'a SharedMapping,

@@ -7,7 +7,6 @@
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
-use std::fmt::Debug;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use dapl::error::{Error, Resource, Result};
@@ -15,13 +14,12 @@ use parking_lot::Mutex;
 use rustix::event::EventfdFlags;
 
 /// A provider object that the engine thread uses to notify the object layer.
-pub trait Notify: Debug + Send + Sync {
+pub trait Notify: Send + Sync {
     /// Notifies the object layer, which may run any of its callbacks.
     fn notify(&self);
 }
 
 /// A queue of jobs of type `J`, and the eventfd that wakes the engine thread.
-#[derive(Debug)]
 pub struct EngineQueue<J> {
     /// `None` after `close`, which drops the jobs. Jobs refer to objects, and objects refer to this queue, so without
     /// the drop these reference cycles would never be freed.
@@ -29,7 +27,6 @@ pub struct EngineQueue<J> {
     fd: OwnedFd,
 }
 
-#[derive(Debug)]
 struct QueueState<J> {
     jobs: VecDeque<J>,
     /// Whether the engine thread has called `set_awake`. It then checks the queue before it sleeps.

@@ -14,7 +14,6 @@ use dapl::error::{Error, Resource, Result};
 const QUARANTINE: usize = 1024;
 
 /// The indices of a table, and their keys. Index 0 is never used, so no key is 0.
-#[derive(Debug)]
 pub struct KeyTable {
     slots: usize,
     /// The last nonce of each index that was ever used, beginning with index 1.

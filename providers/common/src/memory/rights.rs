@@ -188,7 +188,6 @@ impl KeyEntry {
 }
 
 /// A reference on a registration. Deregistration waits until the guard is dropped.
-#[derive(Debug)]
 pub struct RegistrationGuard<'a>(&'a AtomicU32);
 
 impl<'a> RegistrationGuard<'a> {

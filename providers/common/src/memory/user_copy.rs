@@ -66,14 +66,12 @@ const SLOT_MASK: u64 = ALWAYS - 1 - WRITABLE;
 const WRITABLE: u64 = 1;
 
 /// The registration that contains a range, and the checker of its IA. Needed only if the range must be checked.
-#[derive(Debug)]
 pub struct RegisteredRange<'a> {
     pub region: Region,
     pub checker: &'a MappingChecker,
 }
 
 /// Checks the mappings of the process that created the checker. Each IA has one.
-#[derive(Debug)]
 pub struct MappingChecker {
     pid: libc::pid_t,
     maps: ProcessMaps,

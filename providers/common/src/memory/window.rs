@@ -87,12 +87,6 @@ impl<K> Default for WindowDirectory<K> {
     }
 }
 
-impl<K> std::fmt::Debug for WindowDirectory<K> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("WindowDirectory").finish_non_exhaustive()
-    }
-}
-
 impl<K: WindowKeys> WindowDirectory<K> {
     /// Unbinds the window with this key, on behalf of the peer of the queue pair with this `pd` and `qp`. Returns false
     /// if copies with the key are in progress. The caller then tries again.
@@ -165,12 +159,6 @@ pub struct BindRequest {
     pub access: Access,
     /// Keeps the registration alive until the bind ends.
     pub kept: KeptObject,
-}
-
-impl<K> std::fmt::Debug for WindowCore<K> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("WindowCore").field("pd", &self.pd).finish_non_exhaustive()
-    }
 }
 
 impl<K: WindowKeys> WindowCore<K> {

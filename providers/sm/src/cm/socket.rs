@@ -23,7 +23,6 @@ use crate::proto::handshake::MAX_DATAGRAM;
 pub(crate) const MAX_FDS: usize = 3;
 
 /// A received datagram, not decoded yet.
-#[derive(Debug)]
 pub(crate) struct SetupDatagram {
     pub(crate) bytes: Vec<u8>,
     pub(crate) fds: Vec<OwnedFd>,
@@ -36,7 +35,6 @@ pub(crate) struct SetupDatagram {
 
 /// Datagram socket of an IA for the handshake of connections, and for requests and replies of mappings. The kernel adds
 /// the sender's credentials.
-#[derive(Debug)]
 pub(crate) struct SetupSocket(OwnedFd);
 
 impl SetupSocket {

@@ -9,7 +9,7 @@ use super::CqCore;
 
 /// Destination of the completions of a pass. Completions of the queue that the calling thread polls are written to the
 /// thread's array; other completions are added to their queue.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct CompletionWriter<'a> {
     pub(super) poller: Option<(&'a Arc<CqCore>, &'a mut [Completion])>,
     pub(super) filled: usize,

@@ -20,7 +20,6 @@ pub(crate) trait EngineQueueClient: Notify {
 }
 
 /// What the engine thread must do, queued by another thread or by itself.
-#[derive(Debug)]
 pub(crate) enum Job {
     /// Notify the consumer: an armed completion queue has a completion, or a shared receive queue has fewer receives
     /// than its low watermark.

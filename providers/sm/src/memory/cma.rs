@@ -141,7 +141,6 @@ pub(crate) fn open_to_the_user() {
 
 /// Memory with which a peer tests cross-memory attach: the peer reads the value of the first word, and writes this
 /// value to the second word.
-#[derive(Debug)]
 pub(crate) struct Probe(Box<[std::sync::atomic::AtomicU64; 2]>);
 
 impl Probe {

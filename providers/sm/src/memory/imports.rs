@@ -24,7 +24,6 @@ const REQUEST_TICKS: u8 = 2;
 const REFUSAL_TICKS: u8 = 6;
 
 /// State of the mapping of a key.
-#[derive(Debug)]
 enum ImportState {
     /// A mapping was requested, this number of heartbeat intervals ago.
     Requested(u8),
@@ -35,11 +34,10 @@ enum ImportState {
 }
 
 /// Imported mappings of one peer, by key.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Imports(Mutex<HashMap<u32, ImportState>>);
 
 /// Result of [`Imports::find`].
-#[derive(Debug)]
 pub(crate) enum ImportLookup {
     Mapped(Arc<PeerMapping>),
     /// There is no mapping, and the key was marked as requested. The caller must send the request.

@@ -124,7 +124,6 @@ impl KnemCalls for KnemDevice {
 }
 
 /// The open KNEM device, whose version is supported, or a fake device of a test.
-#[derive(Debug)]
 pub(crate) struct Knem(Box<dyn KnemCalls>);
 
 impl Knem {

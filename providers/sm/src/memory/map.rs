@@ -28,7 +28,6 @@ const ORDINARY: i64 = 0x0102_1994;
 const FIXED: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
 /// A mapping of memory that this process shares with a peer: rings, buffers, or a table of registrations.
-#[derive(Debug)]
 pub(crate) struct SharedMapping {
     base: NonNull<u8>,
     len: usize,
@@ -172,7 +171,6 @@ impl SharedMapping {
 
 /// The slots of a ring in an area, each of `WORDS` words. The number of slots is a power of two, so that every masked
 /// index is valid.
-#[derive(Debug)]
 pub(crate) struct RingSlots<const WORDS: usize> {
     first: NonNull<[AtomicU64; WORDS]>,
     mask: u64,

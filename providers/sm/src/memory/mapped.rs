@@ -22,7 +22,6 @@ use crate::memory::map::is_ordinary;
 pub(crate) const MAX_MAPPED_BYTES: u64 = 1 << 40;
 
 /// A registered region of a peer, mapped in this process. Dropping it unmaps the region.
-#[derive(Debug)]
 pub(crate) struct PeerMapping {
     base: NonNull<u8>,
     span: usize,

@@ -71,7 +71,6 @@ fn read_entry<const N: usize>(fields: &[AtomicU64; N], key: u32) -> Option<KeyEn
 }
 
 /// The registrations and the keys of windows of an IA.
-#[derive(Debug)]
 pub(crate) struct Regions {
     table: Arc<SharedMapping>,
     /// The entries of `table` as words.
@@ -318,7 +317,6 @@ pub(crate) fn wait_while(announcement: impl Fn() -> bool) {
 }
 
 /// The table of registrations of a peer.
-#[derive(Debug)]
 pub(crate) struct PeerRegions {
     table: SharedMapping,
     slots: u32,
@@ -399,7 +397,6 @@ pub(crate) struct AccessTarget {
 }
 
 /// Announcement of a copy to or from a peer's memory. Dropping it withdraws the announcement.
-#[derive(Debug)]
 pub(crate) struct CopyAnnouncement<'a>(&'a AtomicU64);
 
 impl Drop for CopyAnnouncement<'_> {

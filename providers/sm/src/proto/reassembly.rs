@@ -21,7 +21,6 @@ pub(crate) struct Route {
 }
 
 /// Numbers the messages that are sent in fragments, and creates the fragments' headers.
-#[derive(Debug)]
 pub(crate) struct Numbering {
     route: Route,
     /// Number of the last message; wraps around.
@@ -51,7 +50,6 @@ pub(crate) struct FragmentPosition {
 }
 
 /// State of the receiver: the message in progress.
-#[derive(Debug)]
 pub(crate) struct Reassembly {
     route: Route,
     /// Number of the last message of which a fragment was received.

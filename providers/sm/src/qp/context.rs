@@ -53,7 +53,6 @@ pub(crate) const NAK_DENIED: u32 = 9;
 pub(crate) type QpSrq = dapl_software::srq::SrqUser<dyn SrqWaiter, Job>;
 
 /// State that the send and the receive direction of a queue pair share.
-#[derive(Debug)]
 pub(crate) struct QpContext {
     pub(crate) regions: Arc<Regions>,
     pub(crate) windows: Arc<Windows>,

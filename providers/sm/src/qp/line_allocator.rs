@@ -5,7 +5,6 @@ use crate::proto::message::LINE;
 
 /// Allocator of the cache lines of a buffer in the local area. Lines are released in the order in which they were
 /// reserved.
-#[derive(Debug)]
 pub(crate) struct LineAllocator {
     lines: u64,
     /// Number of lines that were reserved since the start, including lines skipped at the end of the buffer.

@@ -63,7 +63,6 @@ const DELEGATED_WRITES: u64 = 4;
 const REFUSED_RIGHTS: [AccessRight; 3] = [AccessRight::RemoteWrite, AccessRight::RemoteRead, AccessRight::RemoteAtomic];
 
 /// The peer's end point. All connections to it share this state.
-#[derive(Debug)]
 pub(crate) struct PeerEndpoint {
     pub(crate) path: PathBuf,
     /// Process id reported by the kernel; 0 if the process is not visible in this pid namespace.
@@ -111,7 +110,6 @@ impl PeerEndpoint {
 }
 
 /// A pidfd of a peer process. The engine waits for it in its epoll set.
-#[derive(Debug)]
 pub(crate) struct PidWatch {
     pub(crate) fd: OwnedFd,
 }
@@ -125,7 +123,7 @@ impl PidWatch {
 }
 
 /// A peer that may copy from and to local memory, until it has noticed the end of the connection.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct CopyingPeer {
     area: Arc<SharedMapping>,
     watch: Arc<PidWatch>,
@@ -156,7 +154,6 @@ impl CopyingPeer {
 }
 
 /// The peer's segments and parameters of a connection.
-#[derive(Debug)]
 pub(crate) struct PeerSide {
     pub(crate) area: Arc<SharedMapping>,
     pub(crate) rma: Arc<SharedMapping>,
@@ -187,7 +184,6 @@ impl PeerSide {
 }
 
 /// The shared memory of one connection.
-#[derive(Debug)]
 pub(crate) struct ConnectionMemory {
     /// The connection's id at this process.
     pub(crate) id: u32,

@@ -67,12 +67,6 @@ pub(crate) struct QpCore {
     idle_ticks: AtomicU32,
 }
 
-impl std::fmt::Debug for QpCore {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Core").field("pd", &self.context.pd).field("polled", &self.polled).finish_non_exhaustive()
-    }
-}
-
 impl Qp {
     pub(crate) fn new(device: Arc<Device>, pd: u32, spec: QpSpec<Sm>) -> Self {
         let mut context = QpContext {

@@ -40,7 +40,6 @@ fn lap(index: u64, shift: u32) -> u64 {
 }
 
 /// The writer of a ring in this process's area.
-#[derive(Debug)]
 pub(crate) struct Writer {
     slots: RingSlots<{ SLOT / 8 }>,
     /// Binary logarithm of the number of slots.
@@ -214,7 +213,6 @@ impl Writer {
 }
 
 /// The reader of a ring in the peer's area.
-#[derive(Debug)]
 pub(crate) struct Reader {
     slots: RingSlots<{ SLOT / 8 }>,
     /// Binary logarithm of the number of slots.

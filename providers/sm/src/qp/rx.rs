@@ -50,7 +50,7 @@ impl RecvRequest {
 }
 
 /// State of the receive direction.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Rx {
     /// Receives of the queue pair. With a shared receive queue: at most one receive, for the message in progress.
     pub(crate) queue: SlotQueue<RecvRequest>,
@@ -77,7 +77,6 @@ struct Delivery<'a, 'o> {
 }
 
 /// The rings of this direction, while there is a connection.
-#[derive(Debug)]
 pub(crate) struct RxRings {
     link: Arc<ConnectionMemory>,
     requests: Reader,

@@ -15,7 +15,6 @@ use dapl_software::overdue::OverdueSend;
 
 pub(crate) type Jobs = EngineQueue<Job>;
 
-#[derive(Debug)]
 pub(crate) enum Job {
     /// An armed completion queue has a completion, or a shared receive queue is below its low watermark.
     Notify(Arc<dyn Notify>),

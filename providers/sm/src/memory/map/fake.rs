@@ -13,10 +13,9 @@ use dapl::runtime::empty_check::RingWatch;
 use dapl::runtime::sync::AtomicU64;
 
 /// A mapping of an area.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct SharedMapping(Arc<Area>);
 
-#[derive(Debug)]
 struct Area {
     len: usize,
     words: Box<[AtomicU64]>,
@@ -68,7 +67,6 @@ impl SharedMapping {
 }
 
 /// The slots of a ring in an area.
-#[derive(Debug)]
 pub(crate) struct RingSlots<const WORDS: usize> {
     area: Arc<SharedMapping>,
     offset: usize,

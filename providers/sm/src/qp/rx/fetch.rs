@@ -27,7 +27,6 @@ use crate::qp::link::WAKE_ON_PROGRESS;
 use crate::qp::single_copy::{CopyMethod, SingleCopy, Tail};
 
 /// A rendezvous offer in progress.
-#[derive(Debug)]
 pub(super) struct Fetch {
     /// Location of the message in the sender's memory.
     source: Segments,

@@ -50,7 +50,6 @@ pub(super) enum EagerPayload {
 }
 
 /// State of the eager writes of a connection, and of its delegated part (`delegated`).
-#[derive(Debug)]
 pub(super) struct EagerWrites {
     is_supported: bool,
     /// Whether the target can copy delegated parts.

@@ -27,7 +27,6 @@ use crate::qp::ring::SlotFields;
 use crate::qp::single_copy::{CopyMethod, SingleCopy};
 
 /// Credits for quick posts, and data that a quick post reads.
-#[derive(Debug)]
 pub(super) struct QuickPostCredit {
     /// Number of requests that quick posts may add to the queue before the next pass.
     remaining: u32,

@@ -46,7 +46,7 @@ const MAX_UNREAD_REQUESTS: usize = 32;
 const MAX_SPARE_BOXES: usize = 64;
 
 /// State of the send direction.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Tx {
     queue: SlotQueue<RequestEntry>,
     /// Boxes of completed requests, which are reused.
@@ -72,7 +72,6 @@ pub(crate) struct Tx {
 }
 
 /// The rings of this direction, while there is a connection.
-#[derive(Debug)]
 pub(crate) struct TxRings {
     link: Arc<ConnectionMemory>,
     requests: Writer,

@@ -37,7 +37,6 @@ pub(super) enum IssueResult {
 }
 
 /// The operation of a posted request.
-#[derive(Debug)]
 pub(super) enum Operation {
     Transfer(Op),
     /// A bind or unbind: the window, and the number under which the window has accepted it.
@@ -45,7 +44,6 @@ pub(super) enum Operation {
 }
 
 /// A posted request with its progress.
-#[derive(Debug)]
 pub(crate) struct WorkRequest {
     pub(super) task: Operation,
     pub(super) segments: Segments,
@@ -131,7 +129,6 @@ impl QuickRequest {
 /// An entry of the request queue.
 ///
 /// Full requests are boxed, so that the entry of a quick request is small. The boxes are reused.
-#[derive(Debug)]
 pub(super) enum RequestEntry {
     Full(Box<WorkRequest>),
     Quick(QuickRequest),
