@@ -45,21 +45,16 @@ pub struct SharedNames {
 /// name.
 #[derive(Debug)]
 pub struct Membership {
-    _member: Member,
-}
-
-/// A shared lock of this process on the file of a group.
-#[derive(Debug)]
-struct Member {
     base: BaseDir,
     path: PathBuf,
+    /// The file of the group, with a shared lock of this process.
     file: Arc<File>,
     pid: u32,
 }
 
 /// Outcome of one attempt to join.
 enum JoinOutcome {
-    Joined(Member),
+    Joined(Membership),
     /// Another process is creating or removing the file, or has died before it wrote the length.
     Again,
     OtherLength,
@@ -90,7 +85,7 @@ impl SharedNames {
             match outcome.map_err(|error| names.base.report_failure("register shared memory in", &path, &error))? {
                 JoinOutcome::Joined(member) => {
                     names.base.remove_at_exit_if_last(&member.path, &member.file);
-                    return Ok(Membership { _member: member });
+                    return Ok(member);
                 }
                 JoinOutcome::OtherLength => return Err(Error::InvalidParameter(4)),
                 JoinOutcome::Again if Instant::now() > until => {
@@ -127,9 +122,9 @@ impl SharedNames {
         if flock(&file, FlockOperation::NonBlockingLockShared).is_err() {
             return Ok(JoinOutcome::Again);
         }
-        let member =
-            Member { base: self.base.clone(), path: path.to_path_buf(), file: Arc::new(file), pid: std::process::id() };
-        if !is_open_at(&member.file, path) {
+        let (base, path, pid) = (self.base.clone(), path.to_path_buf(), std::process::id());
+        let member = Membership { base, path, file: Arc::new(file), pid };
+        if !is_open_at(&member.file, &member.path) {
             return Ok(JoinOutcome::Again);
         }
         Ok(match member.length() {
@@ -164,7 +159,7 @@ impl SharedNames {
     }
 }
 
-impl Member {
+impl Membership {
     fn length(&self) -> Option<u64> {
         let (mut text, mut file) = (String::new(), &*self.file);
         file.rewind().ok()?;
@@ -173,7 +168,7 @@ impl Member {
     }
 }
 
-impl Drop for Member {
+impl Drop for Membership {
     fn drop(&mut self) {
         base_dir::cancel_exit_removal_of_lock(&self.file);
         // A forked child shares the lock with its parent, and must not end the parent's membership.

@@ -7,8 +7,9 @@ use dapl::provider::{Completion, Op, Provider, Region, Remote, Segment, Status, 
 use super::memory::{Pd, REGISTRATIONS};
 use super::registrations::{Inaccessible, Registrations, copy};
 use super::reporter::ReportedCq;
-use super::work_queues::{QueuedRequest, WorkQueues, total};
+use super::work_queues::{QueuedRequest, WorkQueues};
 use crate::limits::MAX_MESSAGE;
+use crate::memory::scatter_gather::total;
 use crate::memory::user_copy::MappingChecker;
 
 /// Executes a request whose local segments belong to the protection domain `pd`. Returns the length of the transfer, or

@@ -2,22 +2,17 @@
 
 use std::collections::BTreeMap;
 
+use crate::memory::rights::{AccessRight, KeyEntry, LOCAL, word};
 use crate::memory::user_copy::{self, MappingChecker, RegisteredRange};
 use dapl::provider::{Access, Region, Remote, Segment, Status};
 
 /// Maximum number of bytes copied at once, through a buffer of this size.
 const CHUNK: usize = 64 << 10;
 
-struct Entry {
-    pd: u32,
-    region: Region,
-    access: Access,
-}
-
 /// Registrations by key. The local and the remote key of a registration are the same.
 #[derive(Default)]
 pub(super) struct Registrations {
-    entries: BTreeMap<u32, Entry>,
+    entries: BTreeMap<u32, KeyEntry>,
     last_key: u32,
 }
 
@@ -33,7 +28,7 @@ impl Registrations {
         loop {
             self.last_key = self.last_key.wrapping_add(1).max(1);
             if let std::collections::btree_map::Entry::Vacant(entry) = self.entries.entry(self.last_key) {
-                entry.insert(Entry { pd, region, access });
+                entry.insert(KeyEntry { region, word: word(access, pd, LOCAL) });
                 return self.last_key;
             }
         }
@@ -47,9 +42,8 @@ impl Registrations {
     pub(super) fn local(&self, pd: u32, segments: &[Segment], write: bool) -> Result<Vec<Region>, Status> {
         let used = segments.iter().filter(|segment| segment.length > 0);
         used.map(|segment| {
-            let wanted = Region { address: segment.address, length: segment.length };
-            let is_allowed = |entry: &Entry| !write || entry.access.local_write;
-            self.find(pd, segment.key, wanted, is_allowed).ok_or(Status::LocalProtection)
+            let range = Region { address: segment.address, length: segment.length };
+            self.find(pd, segment.key, range, AccessRight::local(write))
         })
         .collect()
     }
@@ -59,15 +53,13 @@ impl Registrations {
         if length == 0 {
             return Ok(Vec::new());
         }
-        let is_allowed = |entry: &Entry| if write { entry.access.remote_write } else { entry.access.remote_read };
-        let found = self.find(pd, remote.key, Region { address: remote.address, length }, is_allowed);
-        found.map(|region| vec![region]).ok_or(Status::RemoteAccess)
+        let range = Region { address: remote.address, length };
+        Ok(vec![self.find(pd, remote.key, range, AccessRight::remote(write))?])
     }
 
-    fn find(&self, pd: u32, key: u32, wanted: Region, is_allowed: impl Fn(&Entry) -> bool) -> Option<Region> {
-        let entry = self.entries.get(&key).filter(|entry| entry.pd == pd && is_allowed(entry))?;
-        let offset = wanted.address.checked_sub(entry.region.address)?;
-        (offset <= entry.region.length && wanted.length <= entry.region.length - offset).then_some(wanted)
+    fn find(&self, pd: u32, key: u32, range: Region, right: AccessRight) -> Result<Region, Status> {
+        let entry = self.entries.get(&key).filter(|entry| entry.allows(pd, range, right));
+        entry.map(|_| range).ok_or(right.refusal())
     }
 }
 

@@ -10,6 +10,7 @@ use dapl::stats::watermark::{CrossedWatermarks, HighWatermark};
 
 use super::memory::Pd;
 use super::reporter::ReportedCq;
+use crate::memory::scatter_gather::total;
 
 /// A posted request that is not complete.
 pub struct QueuedRequest {
@@ -119,9 +120,4 @@ fn complete<P: Provider<Cq = ReportedCq<P>>>(cq: Option<&Arc<ReportedCq<P>>>, co
 
 fn flushed(token: Token) -> Completion {
     Completion { token, status: Status::Flushed, ..Completion::default() }
-}
-
-/// Returns the total length of the segments in bytes. A total that exceeds 64 bits saturates.
-pub(super) fn total(segments: &[Segment]) -> u64 {
-    segments.iter().fold(0, |sum, segment| sum.saturating_add(segment.length))
 }
