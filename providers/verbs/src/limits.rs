@@ -50,7 +50,16 @@ fn limits(device: &ibv_device_attr, port: &ibv_port_attr, settings: &VerbsSettin
         max_sge = max_sge.min(count(device.max_srq_sge));
     }
     let has_windows = device.device_cap_flags & IBV_DEVICE_MEM_WINDOW != 0;
-    let data = PrivateDataLimits::of(settings.manager);
+    // Maximum private data in bytes, by the message that carries them (spec/endpoints 9.1).
+    let [connect, connect_1_2, accept, reject] = match settings.manager {
+        // A request of the InfiniBand CM has 92 bytes of private data, of which rdma_cm uses 36. A reject has 148
+        // bytes. The version numbers that precede the consumer's data use 4 of them (spec/endpoints 10.4).
+        ManagerKind::Rdma => [56, 48, 196, 144],
+        ManagerKind::Socket(of) => {
+            [of.most_in_request(), of.most_in_request(), of.most_in_reply(), of.most_in_reject()]
+        }
+        ManagerKind::None | ManagerKind::Datagram => [0; 4],
+    };
     Limits {
         max_eps: count(device.max_qp),
         max_dtos: max_wr,
@@ -66,10 +75,10 @@ fn limits(device: &ibv_device_attr, port: &ibv_port_attr, settings: &VerbsSettin
         max_srqs: count(device.max_srq),
         max_reads_in: reads(device.max_qp_rd_atom),
         max_reads_out: reads(device.max_qp_init_rd_atom),
-        private_data_connect: data.connect,
-        private_data_connect_1_2: data.connect_1_2,
-        private_data_accept: data.accept,
-        private_data_reject: data.reject,
+        private_data_connect: connect,
+        private_data_connect_1_2: connect_1_2,
+        private_data_accept: accept,
+        private_data_reject: reject,
         // Windows are of type 1, which a peer cannot invalidate.
         extensions: Extensions {
             immediate: true,
@@ -90,32 +99,6 @@ fn count(number: i32) -> u32 {
 /// Converts a limit of RDMA reads, which has eight bits in connection messages.
 fn reads(number: i32) -> u32 {
     count(number).min(u8::MAX.into())
-}
-
-/// Maximum private data in bytes, by the message that carries them (spec/endpoints 9.1).
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-struct PrivateDataLimits {
-    connect: usize,
-    connect_1_2: usize,
-    accept: usize,
-    reject: usize,
-}
-
-impl PrivateDataLimits {
-    fn of(manager: ManagerKind) -> Self {
-        match manager {
-            // A request of the InfiniBand CM has 92 bytes of private data, of which rdma_cm uses 36. A reject has 148
-            // bytes. The version numbers that precede the consumer's data use 4 of them (spec/endpoints 10.4).
-            ManagerKind::Rdma => PrivateDataLimits { connect: 56, connect_1_2: 48, accept: 196, reject: 144 },
-            ManagerKind::Socket(format) => PrivateDataLimits {
-                connect: format.most_in_request(),
-                connect_1_2: format.most_in_request(),
-                accept: format.most_in_reply(),
-                reject: format.most_in_reject(),
-            },
-            ManagerKind::None | ManagerKind::Datagram => PrivateDataLimits::default(),
-        }
-    }
 }
 
 /// Returns the vendor's name, or its id if the name is not known, with the part number; `software` for soft-RoCE.

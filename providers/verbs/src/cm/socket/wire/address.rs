@@ -2,7 +2,7 @@
 //! address in network byte order.
 #![forbid(unsafe_code)]
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 
 const AF_INET: u16 = libc::AF_INET as u16;
 const AF_INET6: u16 = libc::AF_INET6 as u16;
@@ -30,18 +30,12 @@ pub(super) fn encode(address: Option<IpAddr>) -> [u8; LENGTH] {
 /// byte-swapped number of IPv4 is not the number of IPv6, and vice versa.
 pub(super) fn decode(bytes: &[u8]) -> Option<IpAddr> {
     let family = u16::from_ne_bytes([*bytes.first()?, *bytes.get(1)?]);
-    let octets = |at: usize, length: usize| bytes.get(at..at + length);
-    match family {
-        _ if family == AF_INET || family.swap_bytes() == AF_INET => {
-            let octets: [u8; 4] = octets(4, 4)?.try_into().ok()?;
-            Some(Ipv4Addr::from(octets).into())
-        }
-        _ if family == AF_INET6 || family.swap_bytes() == AF_INET6 => {
-            let octets: [u8; 16] = octets(8, 16)?.try_into().ok()?;
-            Some(Ipv6Addr::from(octets).into())
-        }
-        _ => None,
+    let is = |number| [family, family.swap_bytes()].contains(&number);
+    if is(AF_INET) {
+        return Some(<[u8; 4]>::try_from(bytes.get(4..8)?).ok()?.into());
     }
+    let octets = bytes.get(8..24).filter(|_| is(AF_INET6))?;
+    Some(<[u8; 16]>::try_from(octets).ok()?.into())
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 //! rejections there is no message: the socket is closed.
 #![forbid(unsafe_code)]
 
-use super::{ConnectParams, DecodeError, DecodedMessage, Message, Role, address, read_u16, read_u32};
+use super::{ConnectParams, DecodeError, Message, Role, address, read_u16, read_u32};
 
 /// First 16 bits of a message.
 pub(super) const VERSION: u16 = 2;
@@ -40,11 +40,11 @@ pub(super) fn encode(message: &Message) -> Vec<u8> {
     bytes
 }
 
-/// Decodes the first [`HEAD`] bytes of a message.
-pub(super) fn decode(bytes: &[u8], role: Role) -> Result<DecodedMessage, DecodeError> {
+/// Decodes the first [`HEAD`] bytes of a message. Also returns the length of its private data.
+pub(super) fn decode(bytes: &[u8], role: Role) -> Result<(Message, usize), DecodeError> {
     if read_u16(bytes, 2) != 0 {
         // A nonzero reason marks a reject; its other fields are not used.
-        return Ok(DecodedMessage { message: Message::Rejection(Vec::new()), length: 0 });
+        return Ok((Message::Rejection(Vec::new()), 0));
     }
     let length = read_u32(bytes, 12);
     let most = match role {
@@ -52,14 +52,12 @@ pub(super) fn decode(bytes: &[u8], role: Role) -> Result<DecodedMessage, DecodeE
         Role::Reply(_) => MOST_IN_REPLY,
     };
     let length = usize::try_from(length).ok().filter(|length| *length <= most).ok_or(DecodeError::Length(length))?;
-    let mut gid = [0; 16];
-    gid.copy_from_slice(&bytes[48..64]);
     let params = ConnectParams {
         lid: read_u16(bytes, 4),
         port: read_u16(bytes, 6),
         number: super::number(bytes, 8)?,
         address: address::decode(&bytes[16..16 + address::LENGTH]),
-        gid,
+        gid: std::array::from_fn(|n| bytes[48 + n]),
         limits: None,
         private_data: Vec::new(),
     };
@@ -67,5 +65,5 @@ pub(super) fn decode(bytes: &[u8], role: Role) -> Result<DecodedMessage, DecodeE
         Role::Request => Message::Request(params),
         Role::Reply(_) => Message::Accept(params),
     };
-    Ok(DecodedMessage { message, length })
+    Ok((message, length))
 }

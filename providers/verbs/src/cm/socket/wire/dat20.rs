@@ -5,7 +5,7 @@
 //! sent as zero, and ignored when received.
 #![forbid(unsafe_code)]
 
-use super::{ConnectParams, DecodeError, DecodedMessage, Message, PathLimits, Role, address, read_u16};
+use super::{ConnectParams, DecodeError, Message, PathLimits, Role, address, read_u16};
 
 /// First 16 bits of a message.
 pub(super) const VERSION: u16 = 9;
@@ -53,8 +53,8 @@ pub(super) fn encode(message: &Message) -> Vec<u8> {
     bytes
 }
 
-/// Decodes the first [`HEAD`] bytes of a message.
-pub(super) fn decode(bytes: &[u8], role: Role) -> Result<DecodedMessage, DecodeError> {
+/// Decodes the first [`HEAD`] bytes of a message. Also returns the length of its private data.
+pub(super) fn decode(bytes: &[u8], role: Role) -> Result<(Message, usize), DecodeError> {
     let length = usize::from(read_u16(bytes, 16));
     if length > MOST {
         return Err(DecodeError::Length(length as u32));
@@ -66,21 +66,19 @@ pub(super) fn decode(bytes: &[u8], role: Role) -> Result<DecodedMessage, DecodeE
         (Role::Reply(_), REJECTED) => Message::Rejection(Vec::new()),
         (Role::Reply(_), _) => Message::NotServed,
     };
-    Ok(DecodedMessage { message, length })
+    Ok((message, length))
 }
 
 fn params(bytes: &[u8]) -> Result<ConnectParams, DecodeError> {
     if bytes[63] == DATAGRAM {
         return Err(DecodeError::Datagram);
     }
-    let mut gid = [0; 16];
-    gid.copy_from_slice(&bytes[44..60]);
     Ok(ConnectParams {
         lid: read_u16(bytes, 38),
         port: 0,
         number: super::number(bytes, 40)?,
         address: address::decode(&bytes[64..64 + address::LENGTH]),
-        gid,
+        gid: std::array::from_fn(|n| bytes[44 + n]),
         limits: Some(PathLimits { mtu: bytes[32], reads: bytes[28] }),
         private_data: Vec::new(),
     })

@@ -128,12 +128,6 @@ pub(super) enum Role {
     Reply(Format),
 }
 
-/// A decoded message without its private data, and the length of the private data in bytes.
-struct DecodedMessage {
-    message: Message,
-    length: usize,
-}
-
 /// Why a message is invalid.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum DecodeError {
@@ -233,7 +227,7 @@ impl MessageReader {
             self.length = head;
             return Ok(None);
         }
-        let DecodedMessage { message, length } = match format {
+        let (message, length) = match format {
             Format::Dat12 => dat12::decode(&self.bytes[..head], self.role)?,
             Format::Dat20 => dat20::decode(&self.bytes[..head], self.role)?,
         };
