@@ -1,7 +1,7 @@
 //! RDMA operations. This process copies their data directly, by the kernel or through a mapping of the target's memory.
-//! Short writes may be eager (`eager`), and long ones shared with the target (`delegated`). If no other method is possible, it sends fragments: the target copies between
-//! this process's RMA buffer and its own memory, and responds. For a read, this process then copies the data out of the
-//! buffer (SM-17 to SM-22).
+//! Short writes may be eager (`eager`), and long ones shared with the target (`delegated`). If no other method is
+//! possible, it sends fragments: the target copies between this process's RMA buffer and its own memory, and responds.
+//! For a read, this process then copies the data out of the buffer (SM-17 to SM-22).
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
