@@ -63,7 +63,7 @@ impl Device {
         }
         let base = EndpointBase::open(settings.base.as_deref())?;
         let endpoint = EndpointDir::create(base)?;
-        endpoint.base().remove_at_exit(endpoint.path());
+        endpoint.base.remove_at_exit(endpoint.path());
         let failed = |what: &str, error: rustix::io::Errno| {
             log::error!(
                 "{}: cannot {what} in {}: {error}; the IA cannot be opened; check the limit of open files (ulimit -n) and the space \

@@ -46,7 +46,8 @@ const KIND: BaseDirKind = BaseDirKind { provider: "sm", variable: "DAPL_DIR", de
 #[derive(Clone)]
 pub(crate) struct EndpointBase {
     dir: BaseDir,
-    names: SharedNames,
+    /// The names of shared memory (`dapl_software::shared_names`).
+    pub(crate) names: SharedNames,
 }
 
 /// Returns the directory of an address `sm://<absolute path>/<pid>/<id>`. Without the scheme, the address is the
@@ -91,11 +92,6 @@ impl EndpointBase {
 
     fn qualifiers_path(&self) -> PathBuf {
         self.dir.path().join("quals")
-    }
-
-    /// Returns the names of shared memory (`dapl_software::shared_names`).
-    pub(crate) fn names(&self) -> &SharedNames {
-        &self.names
     }
 
     /// Returns the directory of the end point that listens on `qual`. Its process may have exited. Errors:
@@ -284,7 +280,7 @@ fn is_cleaner_conflict(error: &std::io::Error) -> bool {
 
 /// The directory of an open IA. Dropping it removes the directory.
 pub(crate) struct EndpointDir {
-    base: EndpointBase,
+    pub(crate) base: EndpointBase,
     path: PathBuf,
     /// Lock file, which is locked while the end point exists.
     _lock: File,
@@ -352,10 +348,6 @@ impl EndpointDir {
 
     pub(crate) fn path(&self) -> &Path {
         &self.path
-    }
-
-    pub(crate) fn base(&self) -> &EndpointBase {
-        &self.base
     }
 
     /// Creates a symbolic link to the peer's directory for this connection, for diagnosis by administrators. Errors are

@@ -243,7 +243,7 @@ impl MemoryProvider for Sm {
     }
 
     fn join(&self, cookie: &SharedCookie, length: u64) -> Result<Membership> {
-        self.device.endpoint.base().names().join(cookie, length)
+        self.device.endpoint.base.names.join(cookie, length)
     }
 
     fn alloc_mw(&self, pd: &Pd) -> Result<Mw> {

@@ -34,7 +34,7 @@ pub(crate) fn attach_peer(
     mut fds: Vec<OwnedFd>,
 ) -> Option<PeerSide> {
     if fds.len() != MAX_FDS {
-        let is_full = matches!(rustix::io::dup(device.regions.fd()), Err(Errno::MFILE | Errno::NFILE));
+        let is_full = matches!(rustix::io::dup(&device.regions.fd), Err(Errno::MFILE | Errno::NFILE));
         let remedy =
             if is_full { "the limit of open files is reached, raise it (ulimit -n)" } else { "the connect fails" };
         log::warn!("set-up with {}: received {} descriptors, expected {MAX_FDS}; {remedy}", path.display(), fds.len());

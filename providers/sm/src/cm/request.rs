@@ -52,7 +52,7 @@ impl ConnRequest for ConnectionRequest {
 
     /// Redirects the client to the listener on `qual`, which may be in another process.
     fn hand_off(self, qual: u64) -> std::result::Result<(), (Self, Error)> {
-        match self.device.endpoint.base().find_listener(qual) {
+        match self.device.endpoint.base.find_listener(qual) {
             Ok(Some(_)) => {}
             Ok(None) => return Err((self, Error::InvalidParameter(2))),
             Err(error) => return Err((self, error)),

@@ -70,7 +70,7 @@ fn resolve(device: &Device, address: &PeerAddress, qual: u64) -> Result<Option<P
             let folder = folder.and_then(Path::to_str).and_then(endpoint_path);
             folder.map(Some).ok_or(Error::InvalidAddress(AddressProblem::Malformed))
         }
-        PeerAddress::Ip(ip) if host_address::is_local(*ip)? => device.endpoint.base().find_listener(qual),
+        PeerAddress::Ip(ip) if host_address::is_local(*ip)? => device.endpoint.base.find_listener(qual),
         PeerAddress::Ip(_) => Err(Error::InvalidAddress(AddressProblem::Unreachable)),
     }
 }
@@ -143,7 +143,7 @@ fn step_locked(
 fn transmit(device: &Device, attempt: &Attempt) -> DatagramDelivery {
     let Some(datagram) = attempt.machine.outgoing() else { return DatagramDelivery::Queued };
     let mut fds: Vec<BorrowedFd<'_>> = attempt.fds.iter().map(|fd| fd.as_fd()).collect();
-    fds.push(device.regions.fd().as_fd());
+    fds.push(device.regions.fd.as_fd());
     // A descriptor grants access to the memory, so it is sent only to a directory of the same user.
     let sent = socket::check_directory(&attempt.peer, rustix::process::geteuid().as_raw())
         .and_then(|()| device.socket.send(&attempt.peer, &datagram.encode(), &fds));
@@ -162,7 +162,7 @@ fn transmit(device: &Device, attempt: &Attempt) -> DatagramDelivery {
 /// acknowledgement would be sent again only when the reply is repeated, and the end of the connection could arrive
 /// first.
 fn acknowledge(device: &Device, id: u32, attempt: &Attempt) {
-    let ack = Datagram::Ack { client: id, server: attempt.machine.peer_id(), token: attempt.machine.token() };
+    let ack = Datagram::Ack { client: id, server: attempt.machine.peer_id, token: attempt.machine.token };
     if device.socket.send(&attempt.peer, &ack.encode(), &[]).is_err() {
         attempt.link.iter().for_each(|link| _ = link.send_heartbeat());
     }
@@ -173,7 +173,7 @@ fn acknowledge(device: &Device, id: u32, attempt: &Attempt) {
 fn finish(device: &Device, id: u32, step: SetupActions) {
     for action in step.actions {
         match (action, &step.conn, &step.link) {
-            (MachineAction::CleanUp, ..) => device.endpoint.base().clean_up(&step.peer),
+            (MachineAction::CleanUp, ..) => device.endpoint.base.clean_up(&step.peer),
             (MachineAction::Recheck, ..) => device.jobs.push(Job::Gone(id)),
             (MachineAction::Ended(event, _), Some(qp), Some(link)) => {
                 qp.end_locally(Some(link));
@@ -236,7 +236,7 @@ pub(crate) fn look_up(device: &Device, id: u32, qual: Option<u64>) -> SetupActio
     let listener = device.connections.lock().by_id.get(&id).and_then(|attempt| attempt.listener.clone());
     let Some((address, first)) = listener else { return SetupActions::default() };
     let path = match qual {
-        Some(qual) => device.endpoint.base().find_listener(qual),
+        Some(qual) => device.endpoint.base.find_listener(qual),
         None => resolve(device, &address, first),
     };
     request_at(device, id, qual.unwrap_or(first), path.ok().flatten())
@@ -278,7 +278,7 @@ pub(crate) fn accept(
     }
     qp.begin(link.clone());
     link.set_generation(generation);
-    let (client, token) = (attempt.machine.peer_id(), attempt.machine.token());
+    let (client, token) = (attempt.machine.peer_id, attempt.machine.token);
     let accepted = Some((params(device, &*qp, generation, token, 0, link.geometry), private_data.to_vec()));
     (attempt.conn, attempt.link, attempt.fds) = (Some(Arc::downgrade(&qp)), Some(link), fds.into());
     let reply = Datagram::Reply { client, server: id, token, result: ReplyResult::Accepted, accepted };
@@ -376,6 +376,6 @@ pub(crate) fn find(device: &Device, from: &Path, peer_id: u32, local_id: u32, to
     let id = if local_id == 0 { by_token()? } else { local_id };
     let attempt = connections.by_id.get(&id)?;
     let machine = &attempt.machine;
-    let is_known = attempt.peer == from && machine.token() == token && [0, peer_id].contains(&machine.peer_id());
+    let is_known = attempt.peer == from && machine.token == token && [0, peer_id].contains(&machine.peer_id);
     is_known.then_some(id)
 }

@@ -189,10 +189,10 @@ impl Attempts {
         if let Some(due) = attempt.due {
             self.deadlines.remove(&(due, id));
         }
-        let key = (attempt.peer.clone(), attempt.machine.token());
+        let key = (attempt.peer.clone(), attempt.machine.token);
         if self.by_peer.get(&key) == Some(&id) {
             self.by_peer.remove(&key);
-            self.history.remember(attempt.machine.token());
+            self.history.remember(attempt.machine.token);
         }
         self.free.push_back(id);
         if let Some(peer) = attempt.link.as_ref().and_then(|link| link.copier()) {
@@ -203,13 +203,13 @@ impl Attempts {
 
     /// Updates `deadlines` with the current deadline of an attempt's state machine.
     pub(crate) fn list_due(&mut self, id: u32) {
-        let Some(attempt) = self.by_id.get_mut(&id).filter(|attempt| attempt.due != attempt.machine.due()) else {
+        let Some(attempt) = self.by_id.get_mut(&id).filter(|attempt| attempt.due != attempt.machine.due) else {
             return;
         };
         if let Some(old) = attempt.due.take() {
             self.deadlines.remove(&(old, id));
         }
-        attempt.due = attempt.machine.due();
+        attempt.due = attempt.machine.due;
         self.deadlines.extend(attempt.due.map(|due| (due, id)));
     }
 

@@ -27,7 +27,7 @@ fn dropped_end_point_leaves_no_files() {
     }
     endpoint.add_conn(3, Path::new("/somewhere"));
     let name = endpoint.create_name(77).unwrap();
-    assert_eq!(endpoint.base().find_listener(77).unwrap().as_deref(), Some(endpoint.path()));
+    assert_eq!(endpoint.base.find_listener(77).unwrap().as_deref(), Some(endpoint.path()));
     drop((name, endpoint));
     assert_eq!(fs::read_dir(&dir).unwrap().count(), 0);
     fs::remove_dir(&dir).unwrap();
@@ -57,7 +57,7 @@ fn qualifier_has_one_live_listener() {
     let first = endpoint.create_name(u64::MAX).unwrap();
     assert_eq!(endpoint.create_name(u64::MAX).err(), Some(Error::ConnQualTaken));
     drop(first);
-    fs::write(endpoint.base().qualifiers_path().join("5"), "/left/by/1").unwrap();
+    fs::write(endpoint.base.qualifiers_path().join("5"), "/left/by/1").unwrap();
     assert!(endpoint.create_name(5).is_ok(), "a file without a lock belongs to a dead process");
     drop(endpoint);
     let _ = fs::remove_dir_all(&dir);
@@ -154,7 +154,7 @@ fn processes_share_an_alternative_to_a_squatted_default_path() {
     let open = || EndpointDir::create(base.create_if_missing().unwrap()).unwrap();
     let (one, two) = (open(), open());
     let _name = one.create_name(7).unwrap();
-    assert_eq!(two.base().find_listener(7).unwrap().as_deref(), Some(one.path()));
+    assert_eq!(two.base.find_listener(7).unwrap().as_deref(), Some(one.path()));
     assert_eq!(two.create_name(7).err(), Some(Error::ConnQualTaken));
     // The other user removes the link. Then a process that has not found the alternative directory creates the default
     // directory.
@@ -162,12 +162,12 @@ fn processes_share_an_alternative_to_a_squatted_default_path() {
     DirBuilder::new().mode(0o700).create(&path).unwrap();
     let three = open();
     assert!(three.path().starts_with(&path) && !one.path().starts_with(&path));
-    assert_eq!(three.base().find_listener(7).unwrap().as_deref(), Some(one.path()));
+    assert_eq!(three.base.find_listener(7).unwrap().as_deref(), Some(one.path()));
     assert_eq!(three.create_name(7).err(), Some(Error::ConnQualTaken));
     assert!(!path.join("quals/7").exists());
     let _other = three.create_name(8).unwrap();
-    assert_eq!(one.base().find_listener(8).unwrap().as_deref(), Some(three.path()));
-    let bases = [&one, &three].map(|endpoint| endpoint.base().dir.path().to_path_buf());
+    assert_eq!(one.base.find_listener(8).unwrap().as_deref(), Some(three.path()));
+    let bases = [&one, &three].map(|endpoint| endpoint.base.dir.path().to_path_buf());
     drop((_name, _other, one, two, three));
     assert!(bases.iter().all(|base| !base.exists()), "{bases:?}");
 }

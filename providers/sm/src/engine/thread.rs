@@ -320,7 +320,7 @@ impl Engine {
     fn is_reply_expected(&self, id: u32, token: u64, result: ReplyResult, from: &Path) -> bool {
         let connections = self.device.connections.lock();
         let attempt = connections.by_id.get(&id).filter(|a| a.peer == from);
-        attempt.is_some_and(|a| a.machine.token() == token || result == ReplyResult::NotUnderstood)
+        attempt.is_some_and(|a| a.machine.token == token || result == ReplyResult::NotUnderstood)
     }
 
     fn handle_request(&mut self, peer_id: u32, params: ConnectParams, private_data: Vec<u8>, received: SetupDatagram) {
@@ -375,7 +375,7 @@ impl Engine {
             match (action, &step.conn, &step.link) {
                 (MachineAction::Lookup, ..) => self.look_up(id, None),
                 (MachineAction::LookupQual(qual), ..) => self.look_up(id, Some(qual)),
-                (MachineAction::CleanUp, ..) => self.device.endpoint.base().clean_up(&step.peer),
+                (MachineAction::CleanUp, ..) => self.device.endpoint.base.clean_up(&step.peer),
                 (MachineAction::Recheck, ..) => self.device.jobs.push(Job::Gone(id)),
                 (MachineAction::Established(private_data), Some(qp), Some(link)) => {
                     self.established(id, &**qp, link, &private_data);
@@ -445,6 +445,6 @@ impl Engine {
             connections.by_id.iter().filter(|(_, a)| a.has_died(pid)).map(|(id, _)| *id).collect()
         };
         ids.into_iter().for_each(|id| self.end_attempt(id));
-        self.device.endpoint.base().clean(Some(pid));
+        self.device.endpoint.base.clean(Some(pid));
     }
 }

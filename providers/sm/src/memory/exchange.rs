@@ -29,7 +29,7 @@ pub(crate) fn request_mapping(device: &Device, id: u32, key: u32) {
         let connections = device.connections.lock();
         connections.by_id.get(&id).filter(|attempt| attempt.machine.is_open()).and_then(|attempt| {
             let peer_side = attempt.link.as_ref()?.peer_side()?;
-            let request = Datagram::MappingRequest { from: id, to: peer_side.id, token: attempt.machine.token(), key };
+            let request = Datagram::MappingRequest { from: id, to: peer_side.id, token: attempt.machine.token, key };
             Some((peer_side.peer.clone(), request))
         })
     };
@@ -132,10 +132,7 @@ fn with<T>(
     let connections = device.connections.lock();
     let attempt = connections.by_id.get(&to)?;
     let peer_side = attempt.link.as_ref()?.peer_side()?;
-    if !attempt.machine.is_joined()
-        || attempt.machine.token() != token
-        || attempt.peer != sender
-        || peer_side.id != from
+    if !attempt.machine.is_joined() || attempt.machine.token != token || attempt.peer != sender || peer_side.id != from
     {
         return None;
     }

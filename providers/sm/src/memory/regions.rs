@@ -75,7 +75,8 @@ pub(crate) struct Regions {
     table: Arc<SharedMapping>,
     /// The entries of `table` as words.
     entries: RingSlots<{ ENTRY / 8 }>,
-    fd: OwnedFd,
+    /// Descriptor of the table, for peers.
+    pub(crate) fd: OwnedFd,
     /// For each entry: number of copies by this process that are in progress.
     users: Box<[AtomicU32; SLOTS]>,
     keys: Mutex<KeyTable>,
@@ -125,11 +126,6 @@ impl Regions {
     #[cfg(test)]
     pub(crate) fn entry_fields(&self, key: u32) -> (&SharedMapping, [usize; 4]) {
         (&self.table, [KEY, BASE, LEN, RIGHTS].map(|field| (key >> 16) as usize * ENTRY + field))
-    }
-
-    /// Returns the descriptor of the table, for peers.
-    pub(crate) fn fd(&self) -> &OwnedFd {
-        &self.fd
     }
 
     /// Registers a range, and returns its key. Errors: `Exhausted` if the table is full.
@@ -451,7 +447,7 @@ mod tests {
     #[test]
     fn removed_key_is_invalid_in_local_table_and_at_peer() {
         let regions = Regions::new(1).unwrap();
-        let of_peer = PeerRegions::map(regions.fd(), SLOTS as u32).unwrap();
+        let of_peer = PeerRegions::map(&regions.fd, SLOTS as u32).unwrap();
         let key = regions.add(memory(64), ALL, 1).unwrap();
         let target = AccessTarget { key, pd: 1, address: base(), length: 64, right: AccessRight::RemoteWrite };
         let announcement = AtomicU64::new(0);

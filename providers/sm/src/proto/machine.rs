@@ -165,10 +165,11 @@ pub(crate) struct ConnectionMachine {
     state: MachineState,
     id: u32,
     /// The connection's id at the peer; 0 if it is not known yet.
-    peer_id: u32,
+    pub(crate) peer_id: u32,
     /// Random number chosen by the active side, which proves that the sender of a datagram knows the attempt.
-    token: u64,
-    due: Option<Instant>,
+    pub(crate) token: u64,
+    /// Time of the next `Deadline` input.
+    pub(crate) due: Option<Instant>,
     liveness: Liveness,
     silence: Duration,
 }
@@ -196,19 +197,6 @@ impl ConnectionMachine {
             liveness: Liveness::new(now),
             silence,
         }
-    }
-
-    pub(crate) fn token(&self) -> u64 {
-        self.token
-    }
-
-    pub(crate) fn peer_id(&self) -> u32 {
-        self.peer_id
-    }
-
-    /// Returns the time of the next `Deadline` input.
-    pub(crate) fn due(&self) -> Option<Instant> {
-        self.due
     }
 
     pub(crate) fn is_open(&self) -> bool {

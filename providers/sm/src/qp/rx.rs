@@ -58,7 +58,7 @@ pub(crate) struct Rx {
     pub(crate) marks: HighWatermark,
     pub(crate) rings: Option<RxRings>,
     /// Whether new receives are flushed when they are posted.
-    broken: bool,
+    pub(crate) broken: bool,
     /// Whether a fault was found, and the flush of the queue is pending. No more requests are processed then.
     pub(crate) stopped: bool,
     /// Number of queued receives from which [`Rx::post_quickly`] returns false. Other posts update it.
@@ -91,7 +91,7 @@ pub(crate) struct RxRings {
     staged: u64,
     /// Whether the next message waits for a receive. With a shared queue, the connection is then in that queue's list
     /// of waiters.
-    waits_for_receive: bool,
+    pub(crate) waits_for_receive: bool,
     /// Whether the next request is an eager write that the initiator has reclaimed and not copied yet.
     waits_for_initiator: bool,
     /// Slot of the delegated part that this process cannot copy: the kernel denies the copy, and the initiator copies
@@ -139,11 +139,6 @@ impl RxRings {
         let Some(claims) = self.link.eager_claims() else { return false };
         self.waits_for_initiator && claims.is_pending(slot)
             || self.returned_part == Some(slot) && !claims.is_copied(slot)
-    }
-
-    /// Whether the next message waits for a receive.
-    pub(crate) fn waits_for_receive(&self) -> bool {
-        self.waits_for_receive
     }
 
     /// Called when the connection ends: withdraws the copy job, and publishes the final number of consumed requests.
@@ -293,11 +288,6 @@ impl Rx {
         receive.segments.set_one(segment);
         receive.token = Token { cookie, ep, work: Work::Recv, ..Token::default() };
         true
-    }
-
-    /// Whether new receives are flushed when they are posted.
-    pub(crate) fn is_broken(&self) -> bool {
-        self.broken
     }
 
     /// Sets whether new receives are flushed when they are posted.

@@ -182,7 +182,7 @@ pub(super) fn changes_user(base: &TestBase) {
     let side = base.open();
     let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::DGRAM, None).unwrap();
     rustix::net::bind(&socket, &SocketAddrUnix::new(format!("{}/changed/sock", base.0)).unwrap()).unwrap();
-    let victim = side.ia.device.endpoint.base().find_listener(QUAL).unwrap().unwrap();
+    let victim = side.ia.device.endpoint.base.find_listener(QUAL).unwrap().unwrap();
     rustix::net::connect(&socket, &SocketAddrUnix::new(victim.join("sock")).unwrap()).unwrap();
     let absent = Uid::from_raw(65_534);
     if rustix::thread::set_thread_res_uid(absent, absent, absent).is_err() {

@@ -179,7 +179,7 @@ fn handshake_of_three_datagrams_opens_both_machines() {
     assert_eq!(actions, [MachineAction::Ack, MachineAction::Established(data)]);
     assert_eq!(passive.handle(MachineInput::Ack, now), [MachineAction::Established(vec![])]);
     assert!(active.is_open() && passive.is_open());
-    assert_eq!((active.peer_id(), active.due(), passive.due()), (2, None, None));
+    assert_eq!((active.peer_id, active.due, passive.due), (2, None, None));
     assert_eq!(active.handle(reply(ReplyResult::Accepted), now), [MachineAction::Ack], "the acknowledgement was lost");
     assert_eq!(active.handle(MachineInput::Gone, now), [MachineAction::Mark, ended(ConnectionEvent::Disconnected)]);
     assert_eq!(active.handle(MachineInput::Gone, now), [], "reported once");
@@ -196,8 +196,8 @@ fn request_carries_its_token_and_qualifier() {
     assert_eq!(carried(&machine), (QUAL, 99, b"hello".to_vec()));
     assert_eq!(machine.handle(reply(ReplyResult::HandedOff(8)), now), [MachineAction::LookupQual(8)]);
     assert_eq!(machine.handle(MachineInput::Found { qual: 8, token: 98 }, now), [MachineAction::Transmit]);
-    assert_eq!((carried(&machine), machine.token()), ((8, 98, b"hello".to_vec()), 98));
-    assert_eq!(machine.peer_id(), 0, "the id of another listener");
+    assert_eq!((carried(&machine), machine.token), ((8, 98, b"hello".to_vec()), 98));
+    assert_eq!(machine.peer_id, 0, "the id of another listener");
 }
 
 #[test]
@@ -227,7 +227,7 @@ fn missing_listener_is_looked_up_again_until_the_time_limit() {
     let mut machine = active(begin);
     let (mut now, mut waits) = (begin, Vec::new());
     while machine.handle(MachineInput::NotFound, now).is_empty() {
-        let due = machine.due().unwrap();
+        let due = machine.due.unwrap();
         waits.push((due - now).as_millis());
         now = due;
         assert_eq!(machine.handle(MachineInput::Deadline, now), [MachineAction::Lookup]);
@@ -257,7 +257,7 @@ fn unanswered_request_is_repeated_with_backoff() {
         if pending {
             assert_eq!(machine.handle(reply(ReplyResult::Pending), now), [MachineAction::Watch]);
         }
-        let due = machine.due().unwrap();
+        let due = machine.due.unwrap();
         waits.push((due - now).as_millis());
         now = due;
         assert_eq!(machine.handle(MachineInput::Deadline, now), [MachineAction::Transmit]);
@@ -271,7 +271,7 @@ fn reply_is_repeated_until_give_up() {
     let begin = Instant::now();
     let mut machine = after(offered(begin), &[MachineInput::Accept(accepting())], begin);
     machine.handle(MachineInput::Sent(DatagramDelivery::Full), begin);
-    assert_eq!(machine.due(), Some(begin + FIRST_FULL_RETRY));
+    assert_eq!(machine.due, Some(begin + FIRST_FULL_RETRY));
     assert_eq!(machine.handle(MachineInput::Deadline, begin + SILENCE), [MachineAction::Transmit]);
     let late = begin + SILENCE + FIRST_FULL_RETRY;
     assert_eq!(machine.handle(MachineInput::Deadline, late), [MachineAction::Recheck]);
@@ -284,7 +284,7 @@ fn rejection_is_repeated_until_its_deadline() {
     let mut machine = after(offered(now), &[MachineInput::Refuse(ReplyResult::Rejected)], now);
     let repeated = machine.handle(MachineInput::Repeated, now);
     assert_eq!(repeated.iter().map(brief).collect::<Vec<_>>(), ["Rejected"]);
-    assert_eq!(machine.due(), Some(now + REJECT_LINGER));
+    assert_eq!(machine.due, Some(now + REJECT_LINGER));
     assert_eq!(machine.handle(MachineInput::Deadline, now + REJECT_LINGER), []);
     assert!(machine.is_closed());
 }

@@ -59,7 +59,7 @@ impl QpCore {
         };
         rx.set_broken(true);
         tx.broken = true;
-        let faulty = rx.stopped || tx.is_stopped();
+        let faulty = rx.stopped || tx.stopped;
         self.flush(&mut rx, &mut tx);
         drop((rx, tx));
         self.context.cqs().for_each(|cq| cq.remove_connection(self));
@@ -73,7 +73,7 @@ impl QpCore {
     fn flush(&self, rx: &mut Rx, tx: &mut Tx) {
         if let Some(rings) = &rx.rings {
             rings.publish_last(); // The peer's sends whose messages were delivered must complete successfully.
-            if let (true, Some(pool)) = (rings.waits_for_receive(), &self.context.pool) {
+            if let (true, Some(pool)) = (rings.waits_for_receive, &self.context.pool) {
                 pool.srq.cancel_wait(&pool.waiter);
             }
         }

@@ -82,7 +82,7 @@ impl QueuePair for Qp {
         if rx.queue.len() >= core.max_recvs as usize {
             return Err(Error::Exhausted(Resource::Memory));
         }
-        if rx.is_broken() {
+        if rx.broken {
             core.flush_recv(token);
             return Ok(());
         }

@@ -62,7 +62,7 @@ pub(crate) struct Tx {
     /// Whether a graceful disconnect waits until the queue is empty.
     pub(crate) draining: bool,
     /// Whether a fault was found, and the flush of the queue is pending. No more requests start then.
-    stopped: bool,
+    pub(crate) stopped: bool,
     /// Whether an RDMA request has failed after it was sent, and the failure is not reported yet. No more requests start
     /// then.
     halted: bool,
@@ -362,10 +362,6 @@ impl Tx {
 
     pub(crate) fn len(&self) -> usize {
         self.queue.len()
-    }
-
-    pub(crate) fn is_stopped(&self) -> bool {
-        self.stopped
     }
 
     pub(crate) fn is_empty(&self) -> bool {
