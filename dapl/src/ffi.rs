@@ -11,7 +11,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use dat_abi::{
     DAT_AGENT_FUNC, DAT_CLASS_ERROR, DAT_COUNT, DAT_EVD_HANDLE, DAT_INTERNAL_ERROR, DAT_LMR_TRIPLET,
-    DAT_OS_WAIT_PROXY_AGENT, DAT_PVOID, DAT_RETURN, DAT_SUCCESS,
+    DAT_OS_WAIT_PROXY_AGENT, DAT_PVOID, DAT_RETURN, DAT_SUCCESS, PaddedRecord,
 };
 
 use crate::error::{Error, Result};
@@ -105,16 +105,22 @@ pub unsafe fn copy(from: *const c_void, length: usize) -> Vec<u8> {
     bytes
 }
 
-/// Writes a C record field by field over zeros, so that its padding is zero, because programs compare records bytewise.
-/// Compilation fails if a field is missing.
-macro_rules! put_cleared {
-    ($out:expr, $value:expr, $record:ident { $($field:ident),+ $(,)? }) => {{
-        let (out, $record { $($field),+ }): (*mut $record, $record) = ($out, $value);
-        out.cast::<u8>().write_bytes(0, size_of::<$record>());
-        $((&raw mut (*out).$field).write_unaligned($field);)+
-    }};
+/// Writes a C record over zeros, without the padding bytes of `value`, which may have any content. So the padding is
+/// zero in the consumer's record, because programs compare records bytewise.
+///
+/// # Safety
+/// `out` is writable.
+pub unsafe fn put_cleared<T: PaddedRecord>(out: *mut T, value: T) {
+    let (from, to) = ((&raw const value).cast::<u8>(), out.cast::<u8>());
+    // SAFETY: the caller guarantees that `out` is writable; bytes need no alignment. `record!` computes offsets and sizes
+    // of the fields, so each field lies inside both records.
+    unsafe {
+        to.write_bytes(0, size_of::<T>());
+        for (offset, size) in T::FIELDS {
+            to.add(*offset).copy_from_nonoverlapping(from.add(*offset), *size);
+        }
+    }
 }
-pub(crate) use put_cleared;
 
 /// Checks and returns the local segments of a post. A [`Segment`] has the layout of a triplet, so nothing is copied.
 ///

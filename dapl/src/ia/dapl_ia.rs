@@ -116,104 +116,15 @@ pub unsafe extern "C" fn dapl_ia_query<P: Provider>(
         unsafe { ffi::put(async_evd, dapls_ia::async_handle(&ia)) };
         if wants_ia {
             // SAFETY: `ia_attributes` is not null, and the caller guarantees that it is writable.
-            unsafe { put_ia(ia_attributes, query::ia_attributes(&ia)) };
+            unsafe { put_cleared(ia_attributes, query::ia_attributes(&ia)) };
         }
         if wants_provider {
             ia.descriptor_attributes.get_or_init(dapl_descriptor::named_attributes::<P>);
             // SAFETY: `provider_attributes` is not null, and the caller guarantees that it is writable.
-            unsafe { put_provider(provider_attributes, query::provider_attributes(&ia)) };
+            unsafe { put_cleared(provider_attributes, query::provider_attributes(&ia)) };
         }
         Ok(())
     })
-}
-
-/// # Safety
-/// `out` is writable.
-unsafe fn put_ia(out: *mut DAT_IA_ATTR, attributes: DAT_IA_ATTR) {
-    // SAFETY: the caller guarantees that `out` is writable.
-    unsafe {
-        put_cleared!(
-            out,
-            attributes,
-            DAT_IA_ATTR {
-                adapter_name,
-                vendor_name,
-                hardware_version_major,
-                hardware_version_minor,
-                firmware_version_major,
-                firmware_version_minor,
-                ia_address_ptr,
-                max_eps,
-                max_dto_per_ep,
-                max_rdma_read_per_ep_in,
-                max_rdma_read_per_ep_out,
-                max_evds,
-                max_evd_qlen,
-                max_iov_segments_per_dto,
-                max_lmrs,
-                max_lmr_block_size,
-                max_lmr_virtual_address,
-                max_pzs,
-                max_message_size,
-                max_rdma_size,
-                max_rmrs,
-                max_rmr_target_address,
-                max_srqs,
-                max_ep_per_srq,
-                max_recv_per_srq,
-                max_iov_segments_per_rdma_read,
-                max_iov_segments_per_rdma_write,
-                max_rdma_read_in,
-                max_rdma_read_out,
-                max_rdma_read_per_ep_in_guaranteed,
-                max_rdma_read_per_ep_out_guaranteed,
-                num_transport_attr,
-                transport_attr,
-                num_vendor_attr,
-                vendor_attr
-            }
-        )
-    }
-}
-
-/// # Safety
-/// `out` is writable.
-unsafe fn put_provider(out: *mut DAT_PROVIDER_ATTR, attributes: DAT_PROVIDER_ATTR) {
-    // SAFETY: the caller guarantees that `out` is writable.
-    unsafe {
-        put_cleared!(
-            out,
-            attributes,
-            DAT_PROVIDER_ATTR {
-                provider_name,
-                provider_version_major,
-                provider_version_minor,
-                dapl_version_major,
-                dapl_version_minor,
-                lmr_mem_types_supported,
-                iov_ownership_on_return,
-                dat_qos_supported,
-                completion_flags_supported,
-                is_thread_safe,
-                max_private_data_size,
-                supports_multipath,
-                ep_creator,
-                pz_support,
-                optimal_buffer_alignment,
-                evd_stream_merging_supported,
-                srq_supported,
-                srq_watermarks_supported,
-                srq_ep_pz_difference_supported,
-                srq_info_supported,
-                ep_recv_info_supported,
-                lmr_sync_req,
-                dto_async_return_guaranteed,
-                rdma_write_for_rdma_read_req,
-                num_provider_specific_attr,
-                provider_specific_attr
-            }
-        )
-    }
 }
 
 /// `dat_ia_close`.

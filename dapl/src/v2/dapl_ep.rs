@@ -107,27 +107,7 @@ pub unsafe extern "C" fn dapl2_ep_query<P: Provider>(
         let Communicator { domain, kind, protocol } = dapls_ep::communicator(&*from_handle::<Ep<P>>(ep, Handle::Ep)?);
         let param = convert::ep_param_2(&param, DAT_COMM { domain, r#type: kind, protocol });
         // SAFETY: `out` is not null, because the entry has succeeded, and the caller guarantees that it is writable.
-        unsafe {
-            put_cleared!(
-                out,
-                param,
-                DAT_EP_PARAM {
-                    ia_handle,
-                    ep_state,
-                    comm,
-                    local_ia_address_ptr,
-                    local_port_qual,
-                    remote_ia_address_ptr,
-                    remote_port_qual,
-                    pz_handle,
-                    recv_evd_handle,
-                    request_evd_handle,
-                    connect_evd_handle,
-                    srq_handle,
-                    ep_attr
-                }
-            );
-        }
+        unsafe { put_cleared(out, param) };
         Ok(())
     }))
 }

@@ -119,25 +119,7 @@ pub unsafe extern "C" fn dapl2_lmr_query<P: Provider>(
         registered_address: if access.zero_based { 0 } else { param.registered_address },
     };
     // SAFETY: `out` is not null, because the entry has succeeded, and the caller guarantees that it is writable.
-    unsafe {
-        put_cleared!(
-            out,
-            param,
-            DAT_LMR_PARAM {
-                ia_handle,
-                mem_type,
-                region_desc,
-                length,
-                pz_handle,
-                mem_priv,
-                va_type,
-                lmr_context,
-                rmr_context,
-                registered_size,
-                registered_address
-            }
-        );
-    }
+    unsafe { put_cleared(out, param) };
     DAT_SUCCESS
 }
 

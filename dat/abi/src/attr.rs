@@ -7,6 +7,27 @@ use core::ffi::c_char;
 
 use crate::types::*;
 
+/// A record whose padding bytes are known, so that a library can set them to zero: programs compare records bytewise.
+pub trait PaddedRecord {
+    /// Offset and size of each field. All other bytes are padding.
+    const FIELDS: &'static [(usize, usize)];
+}
+
+/// Defines a [`PaddedRecord`].
+macro_rules! record {
+    ($(#[$about:meta])* pub struct $name:ident { $(pub $field:ident: $type:ty,)* }) => {
+        $(#[$about])*
+        #[repr(C)]
+        #[derive(Clone, Copy)]
+        pub struct $name { $(pub $field: $type,)* }
+
+        impl $crate::attr::PaddedRecord for $name {
+            const FIELDS: &'static [(usize, usize)] = &[$((core::mem::offset_of!($name, $field), size_of::<$type>())),*];
+        }
+    };
+}
+pub(crate) use record;
+
 /// Agent of a CNO: a function that is called once after it was armed: when the CNO is triggered, or with a null handle
 /// when the last EVD of the CNO is freed or the IA is closed. `dat_cno_modify_agent` arms it again.
 pub type DAT_AGENT_FUNC = unsafe extern "C" fn(instance_data: DAT_PVOID, event_dispatcher: DAT_EVD_HANDLE);
@@ -59,9 +80,8 @@ pub struct DAT_RMR_PARAM {
     pub rmr_context: DAT_RMR_CONTEXT,
 }
 
+record! {
 /// `struct dat_ia_attr`, 688 bytes.
-#[repr(C)]
-#[derive(Clone, Copy)]
 pub struct DAT_IA_ATTR {
     pub adapter_name: [c_char; 256],
     pub vendor_name: [c_char; 256],
@@ -98,6 +118,7 @@ pub struct DAT_IA_ATTR {
     pub transport_attr: *mut DAT_NAMED_ATTR,
     pub num_vendor_attr: DAT_COUNT,
     pub vendor_attr: *mut DAT_NAMED_ATTR,
+}
 }
 
 /// `struct dat_ep_attr`, 104 bytes.
@@ -274,9 +295,8 @@ pub struct DAT_CNO_PARAM {
     pub agent: DAT_OS_WAIT_PROXY_AGENT,
 }
 
+record! {
 /// `struct dat_provider_attr`, 504 bytes.
-#[repr(C)]
-#[derive(Clone, Copy)]
 pub struct DAT_PROVIDER_ATTR {
     pub provider_name: [c_char; 256],
     pub provider_version_major: DAT_UINT32,
@@ -304,4 +324,5 @@ pub struct DAT_PROVIDER_ATTR {
     pub rdma_write_for_rdma_read_req: DAT_BOOLEAN,
     pub num_provider_specific_attr: DAT_COUNT,
     pub provider_specific_attr: *mut DAT_NAMED_ATTR,
+}
 }

@@ -4,6 +4,7 @@
 use core::ffi::{c_char, c_int};
 
 use super::types::*;
+use crate::attr::record;
 
 pub use crate::attr::{
     DAT_AGENT_FUNC, DAT_CONTEXT, DAT_CR_PARAM, DAT_EVD_PARAM, DAT_NAMED_ATTR, DAT_OS_WAIT_PROXY_AGENT,
@@ -76,9 +77,8 @@ pub struct DAT_EP_ATTR {
     pub ep_provider_specific: *mut DAT_NAMED_ATTR,
 }
 
+record! {
 /// `struct dat_ep_param`, 184 bytes.
-#[repr(C)]
-#[derive(Clone, Copy)]
 pub struct DAT_EP_PARAM {
     pub ia_handle: DAT_IA_HANDLE,
     pub ep_state: DAT_EP_STATE,
@@ -94,6 +94,7 @@ pub struct DAT_EP_PARAM {
     pub srq_handle: DAT_SRQ_HANDLE,
     pub ep_attr: DAT_EP_ATTR,
 }
+}
 
 /// `struct dat_csp_param`, 32 bytes.
 #[repr(C)]
@@ -105,9 +106,8 @@ pub struct DAT_CSP_PARAM {
     pub evd_handle: DAT_EVD_HANDLE,
 }
 
+record! {
 /// `struct dat_lmr_param`, 80 bytes.
-#[repr(C)]
-#[derive(Clone, Copy)]
 pub struct DAT_LMR_PARAM {
     pub ia_handle: DAT_IA_HANDLE,
     pub mem_type: DAT_MEM_TYPE,
@@ -121,6 +121,7 @@ pub struct DAT_LMR_PARAM {
     pub registered_size: DAT_VLEN,
     pub registered_address: DAT_VADDR,
 }
+}
 
 /// `DAT_CNO_PARAM::proxy`, 16 bytes; the union has no name in C.
 #[repr(C)]
@@ -131,18 +132,17 @@ pub union DAT_CNO_PROXY {
     pub none: DAT_PVOID,
 }
 
+record! {
 /// `struct dat_cno_param`, 32 bytes.
-#[repr(C)]
-#[derive(Clone, Copy)]
 pub struct DAT_CNO_PARAM {
     pub ia_handle: DAT_IA_HANDLE,
     pub proxy_type: DAT_PROXY_TYPE,
     pub proxy: DAT_CNO_PROXY,
 }
+}
 
+record! {
 /// `struct dat_ia_attr`, 688 bytes.
-#[repr(C)]
-#[derive(Clone, Copy)]
 pub struct DAT_IA_ATTR {
     pub adapter_name: [c_char; 256],
     pub vendor_name: [c_char; 256],
@@ -183,10 +183,10 @@ pub struct DAT_IA_ATTR {
     pub num_vendor_attr: DAT_COUNT,
     pub vendor_attr: *mut DAT_NAMED_ATTR,
 }
+}
 
+record! {
 /// `struct dat_provider_attr`, 520 bytes.
-#[repr(C)]
-#[derive(Clone, Copy)]
 pub struct DAT_PROVIDER_ATTR {
     pub provider_name: [c_char; 256],
     pub provider_version_major: DAT_UINT32,
@@ -219,4 +219,5 @@ pub struct DAT_PROVIDER_ATTR {
     pub ha_loadbalancing: DAT_HA_LB,
     pub num_provider_specific_attr: DAT_COUNT,
     pub provider_specific_attr: *mut DAT_NAMED_ATTR,
+}
 }
