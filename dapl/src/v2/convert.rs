@@ -81,136 +81,79 @@ pub fn size(bytes: u64) -> v2::DAT_SEG_LENGTH {
     v2::DAT_SEG_LENGTH::try_from(bytes).unwrap_or(v2::DAT_SEG_LENGTH::MAX)
 }
 
+/// Creates a record of one version from `$from`, a record of the other: sets the fields in braces, and copies the fields
+/// whose names follow.
+macro_rules! converted {
+    ($from:ident => $version:ident::$record:ident { $($changed:ident: $value:expr,)* } and $($same:ident)*) => {
+        $version::$record { $($changed: $value,)* $($same: $from.$same,)* }
+    };
+}
+
 /// Converts EP attributes to 1.2.
 pub fn ep_attr(attr: &v2::DAT_EP_ATTR) -> v1::DAT_EP_ATTR {
-    v1::DAT_EP_ATTR {
-        service_type: attr.service_type,
+    converted!(attr => v1::DAT_EP_ATTR {
         max_message_size: attr.max_message_size.into(),
         max_rdma_size: attr.max_rdma_size.into(),
-        qos: attr.qos,
         recv_completion_flags: flags(attr.recv_completion_flags),
         request_completion_flags: flags(attr.request_completion_flags),
-        max_recv_dtos: attr.max_recv_dtos,
-        max_request_dtos: attr.max_request_dtos,
-        max_recv_iov: attr.max_recv_iov,
-        max_request_iov: attr.max_request_iov,
-        max_rdma_read_in: attr.max_rdma_read_in,
-        max_rdma_read_out: attr.max_rdma_read_out,
-        srq_soft_hw: attr.srq_soft_hw,
-        max_rdma_read_iov: attr.max_rdma_read_iov,
-        max_rdma_write_iov: attr.max_rdma_write_iov,
-        ep_transport_specific_count: attr.ep_transport_specific_count,
-        ep_transport_specific: attr.ep_transport_specific,
-        ep_provider_specific_count: attr.ep_provider_specific_count,
-        ep_provider_specific: attr.ep_provider_specific,
-    }
+    } and
+        service_type qos max_recv_dtos max_request_dtos max_recv_iov max_request_iov max_rdma_read_in max_rdma_read_out
+        srq_soft_hw max_rdma_read_iov max_rdma_write_iov ep_transport_specific_count ep_transport_specific
+        ep_provider_specific_count ep_provider_specific
+    )
 }
 
 /// Converts EP attributes to 2.0.
 fn ep_attr_2(attr: &v1::DAT_EP_ATTR) -> v2::DAT_EP_ATTR {
-    v2::DAT_EP_ATTR {
-        service_type: attr.service_type,
+    converted!(attr => v2::DAT_EP_ATTR {
         max_message_size: size(attr.max_message_size),
         max_rdma_size: size(attr.max_rdma_size),
-        qos: attr.qos,
-        recv_completion_flags: attr.recv_completion_flags,
-        request_completion_flags: attr.request_completion_flags,
-        max_recv_dtos: attr.max_recv_dtos,
-        max_request_dtos: attr.max_request_dtos,
-        max_recv_iov: attr.max_recv_iov,
-        max_request_iov: attr.max_request_iov,
-        max_rdma_read_in: attr.max_rdma_read_in,
-        max_rdma_read_out: attr.max_rdma_read_out,
-        srq_soft_hw: attr.srq_soft_hw,
-        max_rdma_read_iov: attr.max_rdma_read_iov,
-        max_rdma_write_iov: attr.max_rdma_write_iov,
-        ep_transport_specific_count: attr.ep_transport_specific_count,
-        ep_transport_specific: attr.ep_transport_specific,
-        ep_provider_specific_count: attr.ep_provider_specific_count,
-        ep_provider_specific: attr.ep_provider_specific,
-    }
+    } and
+        service_type qos recv_completion_flags request_completion_flags max_recv_dtos max_request_dtos max_recv_iov
+        max_request_iov max_rdma_read_in max_rdma_read_out srq_soft_hw max_rdma_read_iov max_rdma_write_iov
+        ep_transport_specific_count ep_transport_specific ep_provider_specific_count ep_provider_specific
+    )
 }
 
 /// Converts a record of `dat_ep_modify` to 1.2. The communicator is omitted.
 pub fn ep_param(param: &v2::DAT_EP_PARAM) -> v1::DAT_EP_PARAM {
-    v1::DAT_EP_PARAM {
-        ia_handle: param.ia_handle,
-        ep_state: param.ep_state,
-        local_ia_address_ptr: param.local_ia_address_ptr,
-        local_port_qual: param.local_port_qual,
-        remote_ia_address_ptr: param.remote_ia_address_ptr,
-        remote_port_qual: param.remote_port_qual,
-        pz_handle: param.pz_handle,
-        recv_evd_handle: param.recv_evd_handle,
-        request_evd_handle: param.request_evd_handle,
-        connect_evd_handle: param.connect_evd_handle,
-        srq_handle: param.srq_handle,
+    converted!(param => v1::DAT_EP_PARAM {
         ep_attr: ep_attr(&param.ep_attr),
-    }
+    } and
+        ia_handle ep_state local_ia_address_ptr local_port_qual remote_ia_address_ptr remote_port_qual pz_handle
+        recv_evd_handle request_evd_handle connect_evd_handle srq_handle
+    )
 }
 
 /// Converts the result of `dat_ep_query` to 2.0, with the EP's communicator.
 pub fn ep_param_2(param: &v1::DAT_EP_PARAM, comm: v2::DAT_COMM) -> v2::DAT_EP_PARAM {
-    v2::DAT_EP_PARAM {
-        ia_handle: param.ia_handle,
-        ep_state: param.ep_state,
-        comm,
-        local_ia_address_ptr: param.local_ia_address_ptr,
-        local_port_qual: param.local_port_qual,
-        remote_ia_address_ptr: param.remote_ia_address_ptr,
-        remote_port_qual: param.remote_port_qual,
-        pz_handle: param.pz_handle,
-        recv_evd_handle: param.recv_evd_handle,
-        request_evd_handle: param.request_evd_handle,
-        connect_evd_handle: param.connect_evd_handle,
-        srq_handle: param.srq_handle,
+    converted!(param => v2::DAT_EP_PARAM {
+        comm: comm,
         ep_attr: ep_attr_2(&param.ep_attr),
-    }
+    } and
+        ia_handle ep_state local_ia_address_ptr local_port_qual remote_ia_address_ptr remote_port_qual pz_handle
+        recv_evd_handle request_evd_handle connect_evd_handle srq_handle
+    )
 }
 
 /// Converts IA attributes to 2.0. The attributes that 1.2 lacks follow from `limits` and `has_zero_based`.
 pub fn ia_attr(attr: &v1::DAT_IA_ATTR, limits: &Limits, has_zero_based: bool) -> v2::DAT_IA_ATTR {
     let extensions = extensions(limits);
-    v2::DAT_IA_ATTR {
-        adapter_name: attr.adapter_name,
-        vendor_name: attr.vendor_name,
-        hardware_version_major: attr.hardware_version_major,
-        hardware_version_minor: attr.hardware_version_minor,
-        firmware_version_major: attr.firmware_version_major,
-        firmware_version_minor: attr.firmware_version_minor,
-        ia_address_ptr: attr.ia_address_ptr,
-        max_eps: attr.max_eps,
-        max_dto_per_ep: attr.max_dto_per_ep,
-        max_rdma_read_per_ep_in: attr.max_rdma_read_per_ep_in,
-        max_rdma_read_per_ep_out: attr.max_rdma_read_per_ep_out,
-        max_evds: attr.max_evds,
-        max_evd_qlen: attr.max_evd_qlen,
-        max_iov_segments_per_dto: attr.max_iov_segments_per_dto,
-        max_lmrs: attr.max_lmrs,
+    converted!(attr => v2::DAT_IA_ATTR {
         max_lmr_block_size: size(attr.max_lmr_block_size),
-        max_lmr_virtual_address: attr.max_lmr_virtual_address,
-        max_pzs: attr.max_pzs,
         max_message_size: size(attr.max_message_size),
         max_rdma_size: size(attr.max_rdma_size),
-        max_rmrs: attr.max_rmrs,
-        max_rmr_target_address: attr.max_rmr_target_address,
-        max_srqs: attr.max_srqs,
-        max_ep_per_srq: attr.max_ep_per_srq,
-        max_recv_per_srq: attr.max_recv_per_srq,
-        max_iov_segments_per_rdma_read: attr.max_iov_segments_per_rdma_read,
-        max_iov_segments_per_rdma_write: attr.max_iov_segments_per_rdma_write,
-        max_rdma_read_in: attr.max_rdma_read_in,
-        max_rdma_read_out: attr.max_rdma_read_out,
-        max_rdma_read_per_ep_in_guaranteed: attr.max_rdma_read_per_ep_in_guaranteed,
-        max_rdma_read_per_ep_out_guaranteed: attr.max_rdma_read_per_ep_out_guaranteed,
         zb_supported: if has_zero_based { v2::DAT_TRUE } else { v2::DAT_FALSE },
         extension_supported: extensions,
         extension_version: if extensions == v2::DAT_EXTENSION_IB { v2::DAT_IB_EXTENSION_VERSION } else { 0 },
-        num_transport_attr: attr.num_transport_attr,
-        transport_attr: attr.transport_attr,
-        num_vendor_attr: attr.num_vendor_attr,
-        vendor_attr: attr.vendor_attr,
-    }
+    } and
+        adapter_name vendor_name hardware_version_major hardware_version_minor firmware_version_major
+        firmware_version_minor ia_address_ptr max_eps max_dto_per_ep max_rdma_read_per_ep_in max_rdma_read_per_ep_out
+        max_evds max_evd_qlen max_iov_segments_per_dto max_lmrs max_lmr_virtual_address max_pzs max_rmrs
+        max_rmr_target_address max_srqs max_ep_per_srq max_recv_per_srq max_iov_segments_per_rdma_read
+        max_iov_segments_per_rdma_write max_rdma_read_in max_rdma_read_out max_rdma_read_per_ep_in_guaranteed
+        max_rdma_read_per_ep_out_guaranteed num_transport_attr transport_attr num_vendor_attr vendor_attr
+    )
 }
 
 /// Returns the extension that the IA reports: InfiniBand if the provider supports any operation of the InfiniBand
@@ -222,39 +165,20 @@ fn extensions(limits: &Limits) -> v2::DAT_EXTENSION {
 
 /// Converts provider attributes to 2.0. The fields that 1.2 lacks are the same for all providers, except the RMR scope.
 pub fn provider_attr(attr: &v1::DAT_PROVIDER_ATTR, has_ep_scope: bool) -> v2::DAT_PROVIDER_ATTR {
-    v2::DAT_PROVIDER_ATTR {
-        provider_name: attr.provider_name,
-        provider_version_major: attr.provider_version_major,
-        provider_version_minor: attr.provider_version_minor,
-        dapl_version_major: attr.dapl_version_major,
-        dapl_version_minor: attr.dapl_version_minor,
-        lmr_mem_types_supported: attr.lmr_mem_types_supported,
-        iov_ownership_on_return: attr.iov_ownership_on_return,
-        dat_qos_supported: attr.dat_qos_supported,
-        completion_flags_supported: attr.completion_flags_supported,
-        is_thread_safe: attr.is_thread_safe,
-        max_private_data_size: attr.max_private_data_size,
-        supports_multipath: attr.supports_multipath,
-        ep_creator: attr.ep_creator,
-        pz_support: attr.pz_support,
-        optimal_buffer_alignment: attr.optimal_buffer_alignment,
-        evd_stream_merging_supported: attr.evd_stream_merging_supported,
-        srq_supported: attr.srq_supported,
-        srq_watermarks_supported: attr.srq_watermarks_supported,
-        srq_ep_pz_difference_supported: attr.srq_ep_pz_difference_supported,
-        srq_info_supported: attr.srq_info_supported,
-        ep_recv_info_supported: attr.ep_recv_info_supported,
-        lmr_sync_req: attr.lmr_sync_req,
-        dto_async_return_guaranteed: attr.dto_async_return_guaranteed,
-        rdma_write_for_rdma_read_req: attr.rdma_write_for_rdma_read_req,
+    converted!(attr => v2::DAT_PROVIDER_ATTR {
         rdma_read_lmr_rmr_context_exposure: v2::DAT_FALSE,
         rmr_scope_supported: if has_ep_scope { v2::DAT_RMR_SCOPE_ANY } else { v2::DAT_RMR_SCOPE_PZ },
         is_signal_safe: v2::DAT_FALSE,
         ha_supported: v2::DAT_FALSE,
         ha_loadbalancing: v2::DAT_HA_LB_NONE,
-        num_provider_specific_attr: attr.num_provider_specific_attr,
-        provider_specific_attr: attr.provider_specific_attr,
-    }
+    } and
+        provider_name provider_version_major provider_version_minor dapl_version_major dapl_version_minor
+        lmr_mem_types_supported iov_ownership_on_return dat_qos_supported completion_flags_supported is_thread_safe
+        max_private_data_size supports_multipath ep_creator pz_support optimal_buffer_alignment
+        evd_stream_merging_supported srq_supported srq_watermarks_supported srq_ep_pz_difference_supported
+        srq_info_supported ep_recv_info_supported lmr_sync_req dto_async_return_guaranteed rdma_write_for_rdma_read_req
+        num_provider_specific_attr provider_specific_attr
+    )
 }
 
 /// Converts completion flags to 1.2. Drops the one flag that only 2.0 has: it orders a post after operations that
