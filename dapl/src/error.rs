@@ -2,9 +2,9 @@
 //!
 //! The functions of this crate and of the providers return [`Error`]. The entries convert it to a `DAT_RETURN`: those
 //! of 1.2 by [`Error::code`], those of 2.0 by `v2::convert`. Each variant stands for a return type of the
-//! specification, and its payload, if it has one, for the subtype. All codes have the error class bit, except two that
-//! programs compare as whole values: `QUEUE_EMPTY`, and `CONN_QUAL_IN_USE` if the provider reports that the qualifier
-//! is in use (spec/endpoints 6.1).
+//! specification, and its payload, if it has one, for the subtype, which is the discriminant of the payload. All codes
+//! have the error class bit, except two that programs compare as whole values: `QUEUE_EMPTY`, and `CONN_QUAL_IN_USE` if
+//! the provider reports that the qualifier is in use (spec/endpoints 6.1).
 #![forbid(unsafe_code)]
 
 use dat_abi::*;
@@ -79,92 +79,91 @@ pub enum Error {
 
 /// Subtypes of `INSUFFICIENT_RESOURCES`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[repr(u8)]
 pub enum Resource {
-    Memory,
-    Device,
-    Ep,
-    Evd,
-    ProtectionDomain,
-    MemoryRegion,
-    Credits,
-    Srq,
+    Memory = DAT_RESOURCE_MEMORY as u8,
+    Device = DAT_RESOURCE_DEVICE as u8,
+    Ep = DAT_RESOURCE_TEP as u8,
+    Evd = DAT_RESOURCE_TEVD as u8,
+    ProtectionDomain = DAT_RESOURCE_PROTECTION_DOMAIN as u8,
+    MemoryRegion = DAT_RESOURCE_MEMORY_REGION as u8,
+    Srq = DAT_RESOURCE_SRQ as u8,
 }
 
 /// Subtypes of `INVALID_HANDLE`: the expected kind of object, or the position of the parameter.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[repr(u8)]
 pub enum Handle {
     /// Subtype 0, used by EVD calls.
-    Plain,
-    Ia,
-    Ep,
-    Lmr,
-    Rmr,
-    Pz,
-    Psp,
-    Rsp,
-    Cr,
-    Cno,
-    EvdCr,
-    EvdRequest,
-    EvdRecv,
-    EvdConn,
-    EvdAsync,
-    Srq,
-    /// Common service point (2.0).
-    Csp,
+    Plain = 0,
+    Ia = DAT_INVALID_HANDLE_IA as u8,
+    Ep = DAT_INVALID_HANDLE_EP as u8,
+    Lmr = DAT_INVALID_HANDLE_LMR as u8,
+    Rmr = DAT_INVALID_HANDLE_RMR as u8,
+    Pz = DAT_INVALID_HANDLE_PZ as u8,
+    Psp = DAT_INVALID_HANDLE_PSP as u8,
+    Rsp = DAT_INVALID_HANDLE_RSP as u8,
+    Cr = DAT_INVALID_HANDLE_CR as u8,
+    Cno = DAT_INVALID_HANDLE_CNO as u8,
+    EvdCr = DAT_INVALID_HANDLE_EVD_CR as u8,
+    EvdRequest = DAT_INVALID_HANDLE_EVD_REQUEST as u8,
+    EvdRecv = DAT_INVALID_HANDLE_EVD_RECV as u8,
+    EvdConn = DAT_INVALID_HANDLE_EVD_CONN as u8,
+    EvdAsync = DAT_INVALID_HANDLE_EVD_ASYNC as u8,
+    Srq = DAT_INVALID_HANDLE_SRQ as u8,
     /// `DAT_INVALID_HANDLE1`, used by calls that accept handles of any kind.
-    Any,
+    Any = DAT_INVALID_HANDLE1 as u8,
+    /// Common service point. Only 2.0 has a subtype for it.
+    Csp = u8::MAX,
 }
 
 /// Subtypes of `INVALID_STATE`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[repr(u8)]
 pub enum State {
     /// Subtype 0.
-    Plain,
-    EpUnconnected,
-    EpActivePending,
-    EpPassivePending,
-    EpTentativePending,
-    EpConnected,
-    EpDisconnected,
-    EpReserved,
-    EpCompletionPending,
-    EpDisconnectPending,
-    EpNotReady,
-    EpUnconfigured,
-    EpUnconfiguredReserved,
-    EpUnconfiguredPassive,
-    EpUnconfiguredTentative,
-    CnoInUse,
-    CnoDead,
-    EvdInUse,
-    EvdWaiter,
-    EvdUnwaitable,
-    EvdAsync,
-    EvdConfigNotify,
-    EvdConfigSolicited,
-    IaInUse,
-    LmrInUse,
-    PzInUse,
-    SrqInUse,
-    SrqError,
+    Plain = 0,
+    EpUnconnected = DAT_INVALID_STATE_EP_UNCONNECTED as u8,
+    EpActivePending = DAT_INVALID_STATE_EP_ACTCONNPENDING as u8,
+    EpPassivePending = DAT_INVALID_STATE_EP_PASSCONNPENDING as u8,
+    EpTentativePending = DAT_INVALID_STATE_EP_TENTCONNPENDING as u8,
+    EpConnected = DAT_INVALID_STATE_EP_CONNECTED as u8,
+    EpDisconnected = DAT_INVALID_STATE_EP_DISCONNECTED as u8,
+    EpReserved = DAT_INVALID_STATE_EP_RESERVED as u8,
+    EpCompletionPending = DAT_INVALID_STATE_EP_COMPLPENDING as u8,
+    EpDisconnectPending = DAT_INVALID_STATE_EP_DISCPENDING as u8,
+    EpNotReady = DAT_INVALID_STATE_EP_NOTREADY as u8,
+    EpUnconfigured = DAT_INVALID_STATE_EP_UNCONFIGURED as u8,
+    EpUnconfiguredReserved = DAT_INVALID_STATE_EP_UNCONFRESERVED as u8,
+    EpUnconfiguredPassive = DAT_INVALID_STATE_EP_UNCONFPASSIVE as u8,
+    EpUnconfiguredTentative = DAT_INVALID_STATE_EP_UNCONFTENTATIVE as u8,
+    CnoInUse = DAT_INVALID_STATE_CNO_IN_USE as u8,
+    EvdInUse = DAT_INVALID_STATE_EVD_IN_USE as u8,
+    EvdWaiter = DAT_INVALID_STATE_EVD_WAITER as u8,
+    EvdUnwaitable = DAT_INVALID_STATE_EVD_UNWAITABLE as u8,
+    EvdAsync = DAT_INVALID_STATE_EVD_ASYNC as u8,
+    EvdConfigNotify = DAT_INVALID_STATE_EVD_CONFIG_NOTIFY as u8,
+    EvdConfigSolicited = DAT_INVALID_STATE_EVD_CONFIG_SOLICITED as u8,
+    IaInUse = DAT_INVALID_STATE_IA_IN_USE as u8,
+    LmrInUse = DAT_INVALID_STATE_LMR_IN_USE as u8,
+    PzInUse = DAT_INVALID_STATE_PZ_IN_USE as u8,
+    SrqInUse = DAT_INVALID_STATE_SRQ_IN_USE as u8,
 }
 
-/// Subtypes of `PRIVILEGES_VIOLATION` and `PROTECTION_VIOLATION`.
+/// Subtypes of `PRIVILEGES_VIOLATION`; those of `PROTECTION_VIOLATION` have the same order.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[repr(u8)]
 pub enum AccessKind {
-    Read,
-    Write,
-    RdmaRead,
-    RdmaWrite,
+    Read = DAT_PRIVILEGES_READ as u8,
+    Write = DAT_PRIVILEGES_WRITE as u8,
 }
 
 /// Subtypes of `INVALID_ADDRESS`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[repr(u8)]
 pub enum AddressProblem {
-    Unsupported,
-    Unreachable,
-    Malformed,
+    Unreachable = DAT_INVALID_ADDRESS_UNREACHABLE as u8,
+    Malformed = DAT_INVALID_ADDRESS_MALFORMED as u8,
 }
 
 impl Error {
@@ -176,19 +175,22 @@ impl Error {
             Error::Aborted => (DAT_ABORT, 0),
             Error::ConnQualInUse | Error::PortInUse => (DAT_CONN_QUAL_IN_USE, 0),
             Error::ConnQualUnavailable => (DAT_CONN_QUAL_UNAVAILABLE, 0),
-            Error::Exhausted(what) => (DAT_INSUFFICIENT_RESOURCES, what.subtype()),
+            Error::Exhausted(what) => (DAT_INSUFFICIENT_RESOURCES, what as u32),
             Error::Internal => (DAT_INTERNAL_ERROR, 0),
-            Error::InvalidHandle(what) => (DAT_INVALID_HANDLE, what.subtype()),
+            Error::InvalidHandle(Handle::Csp) => (DAT_INVALID_HANDLE, DAT_INVALID_HANDLE1),
+            Error::InvalidHandle(what) => (DAT_INVALID_HANDLE, what as u32),
             Error::InvalidParameter(n) => (DAT_INVALID_PARAMETER, argument(n)),
-            Error::InvalidState(what) => (DAT_INVALID_STATE, what.subtype()),
+            Error::InvalidState(what) => (DAT_INVALID_STATE, what as u32),
             Error::Length => (DAT_LENGTH_ERROR, 0),
             Error::ModelNotSupported | Error::CommNotSupported => (DAT_MODEL_NOT_SUPPORTED, 0),
-            Error::Privileges(what) => (DAT_PRIVILEGES_VIOLATION, what.privileges()),
-            Error::Protection(what) => (DAT_PROTECTION_VIOLATION, what.protection()),
+            Error::Privileges(what) => (DAT_PRIVILEGES_VIOLATION, what as u32),
+            Error::Protection(what) => {
+                (DAT_PROTECTION_VIOLATION, what as u32 + DAT_PROTECTION_READ - DAT_PRIVILEGES_READ)
+            }
             Error::PermissionDenied => (DAT_PRIVILEGES_VIOLATION, 0),
             Error::QueueFull => (DAT_QUEUE_FULL, 0),
             Error::TimedOut => (DAT_TIMEOUT_EXPIRED, 0),
-            Error::InvalidAddress(what) => (DAT_INVALID_ADDRESS, what.subtype()),
+            Error::InvalidAddress(what) => (DAT_INVALID_ADDRESS, what as u32),
             Error::Interrupted => (DAT_INTERRUPTED_CALL, DAT_SUB_INTERRUPTED),
         };
         DAT_CLASS_ERROR | kind | subtype
@@ -200,110 +202,6 @@ fn argument(n: u8) -> DAT_RETURN_SUBTYPE {
     match n {
         1..=10 => DAT_INVALID_ARG1 + u32::from(n) - 1,
         _ => 0,
-    }
-}
-
-impl Resource {
-    fn subtype(self) -> DAT_RETURN_SUBTYPE {
-        match self {
-            Resource::Memory => DAT_RESOURCE_MEMORY,
-            Resource::Device => DAT_RESOURCE_DEVICE,
-            Resource::Ep => DAT_RESOURCE_TEP,
-            Resource::Evd => DAT_RESOURCE_TEVD,
-            Resource::ProtectionDomain => DAT_RESOURCE_PROTECTION_DOMAIN,
-            Resource::MemoryRegion => DAT_RESOURCE_MEMORY_REGION,
-            Resource::Credits => DAT_RESOURCE_CREDITS,
-            Resource::Srq => DAT_RESOURCE_SRQ,
-        }
-    }
-}
-
-impl Handle {
-    fn subtype(self) -> DAT_RETURN_SUBTYPE {
-        match self {
-            Handle::Plain => 0,
-            Handle::Ia => DAT_INVALID_HANDLE_IA,
-            Handle::Ep => DAT_INVALID_HANDLE_EP,
-            Handle::Lmr => DAT_INVALID_HANDLE_LMR,
-            Handle::Rmr => DAT_INVALID_HANDLE_RMR,
-            Handle::Pz => DAT_INVALID_HANDLE_PZ,
-            Handle::Psp => DAT_INVALID_HANDLE_PSP,
-            Handle::Rsp => DAT_INVALID_HANDLE_RSP,
-            Handle::Cr => DAT_INVALID_HANDLE_CR,
-            Handle::Cno => DAT_INVALID_HANDLE_CNO,
-            Handle::EvdCr => DAT_INVALID_HANDLE_EVD_CR,
-            Handle::EvdRequest => DAT_INVALID_HANDLE_EVD_REQUEST,
-            Handle::EvdRecv => DAT_INVALID_HANDLE_EVD_RECV,
-            Handle::EvdConn => DAT_INVALID_HANDLE_EVD_CONN,
-            Handle::EvdAsync => DAT_INVALID_HANDLE_EVD_ASYNC,
-            Handle::Srq => DAT_INVALID_HANDLE_SRQ,
-            Handle::Any | Handle::Csp => DAT_INVALID_HANDLE1,
-        }
-    }
-}
-
-impl State {
-    fn subtype(self) -> DAT_RETURN_SUBTYPE {
-        match self {
-            State::Plain => 0,
-            State::EpUnconnected => DAT_INVALID_STATE_EP_UNCONNECTED,
-            State::EpActivePending => DAT_INVALID_STATE_EP_ACTCONNPENDING,
-            State::EpPassivePending => DAT_INVALID_STATE_EP_PASSCONNPENDING,
-            State::EpTentativePending => DAT_INVALID_STATE_EP_TENTCONNPENDING,
-            State::EpConnected => DAT_INVALID_STATE_EP_CONNECTED,
-            State::EpDisconnected => DAT_INVALID_STATE_EP_DISCONNECTED,
-            State::EpReserved => DAT_INVALID_STATE_EP_RESERVED,
-            State::EpCompletionPending => DAT_INVALID_STATE_EP_COMPLPENDING,
-            State::EpDisconnectPending => DAT_INVALID_STATE_EP_DISCPENDING,
-            State::EpNotReady => DAT_INVALID_STATE_EP_NOTREADY,
-            State::EpUnconfigured => DAT_INVALID_STATE_EP_UNCONFIGURED,
-            State::EpUnconfiguredReserved => DAT_INVALID_STATE_EP_UNCONFRESERVED,
-            State::EpUnconfiguredPassive => DAT_INVALID_STATE_EP_UNCONFPASSIVE,
-            State::EpUnconfiguredTentative => DAT_INVALID_STATE_EP_UNCONFTENTATIVE,
-            State::CnoInUse => DAT_INVALID_STATE_CNO_IN_USE,
-            State::CnoDead => DAT_INVALID_STATE_CNO_DEAD,
-            State::EvdInUse => DAT_INVALID_STATE_EVD_IN_USE,
-            State::EvdWaiter => DAT_INVALID_STATE_EVD_WAITER,
-            State::EvdUnwaitable => DAT_INVALID_STATE_EVD_UNWAITABLE,
-            State::EvdAsync => DAT_INVALID_STATE_EVD_ASYNC,
-            State::EvdConfigNotify => DAT_INVALID_STATE_EVD_CONFIG_NOTIFY,
-            State::EvdConfigSolicited => DAT_INVALID_STATE_EVD_CONFIG_SOLICITED,
-            State::IaInUse => DAT_INVALID_STATE_IA_IN_USE,
-            State::LmrInUse => DAT_INVALID_STATE_LMR_IN_USE,
-            State::PzInUse => DAT_INVALID_STATE_PZ_IN_USE,
-            State::SrqInUse => DAT_INVALID_STATE_SRQ_IN_USE,
-            State::SrqError => DAT_INVALID_STATE_SRQ_ERROR,
-        }
-    }
-}
-
-impl AccessKind {
-    fn privileges(self) -> DAT_RETURN_SUBTYPE {
-        match self {
-            AccessKind::Read => DAT_PRIVILEGES_READ,
-            AccessKind::Write => DAT_PRIVILEGES_WRITE,
-            AccessKind::RdmaRead => DAT_PRIVILEGES_RDMA_READ,
-            AccessKind::RdmaWrite => DAT_PRIVILEGES_RDMA_WRITE,
-        }
-    }
-
-    fn protection(self) -> DAT_RETURN_SUBTYPE {
-        match self {
-            AccessKind::Read => DAT_PROTECTION_READ,
-            AccessKind::Write => DAT_PROTECTION_WRITE,
-            AccessKind::RdmaRead => DAT_PROTECTION_RDMA_READ,
-            AccessKind::RdmaWrite => DAT_PROTECTION_RDMA_WRITE,
-        }
-    }
-}
-
-impl AddressProblem {
-    fn subtype(self) -> DAT_RETURN_SUBTYPE {
-        match self {
-            AddressProblem::Unsupported => DAT_INVALID_ADDRESS_UNSUPPORTED,
-            AddressProblem::Unreachable => DAT_INVALID_ADDRESS_UNREACHABLE,
-            AddressProblem::Malformed => DAT_INVALID_ADDRESS_MALFORMED,
-        }
     }
 }
 
@@ -319,5 +217,12 @@ mod tests {
         assert_eq!(Error::InvalidHandle(Handle::Ia).code(), 0x8005_000B);
         assert_eq!(Error::InvalidParameter(7).code(), 0x8006_002A);
         assert_eq!(Error::InvalidParameter(11).code(), 0x8006_0000);
+    }
+
+    #[test]
+    fn violations_of_privileges_and_protection_have_their_own_subtypes() {
+        assert_eq!(Error::Privileges(AccessKind::Write).code(), 0x800B_0058);
+        assert_eq!(Error::Protection(AccessKind::Write).code(), 0x800C_005C);
+        assert_eq!(Error::InvalidHandle(Handle::Csp).code(), Error::InvalidHandle(Handle::Any).code());
     }
 }
