@@ -256,7 +256,7 @@ pub unsafe extern "C" fn dapl_ep_get_status<P: Provider>(
         let idle = |count: u32| if count == 0 { DAT_TRUE } else { DAT_FALSE };
         // SAFETY: the caller guarantees that each out pointer is null or writable.
         unsafe {
-            ffi::put(ep_state, record::state(ep.state()));
+            ffi::put(ep_state, ep.state().number());
             ffi::put(recv_idle, idle(recvs));
             ffi::put(request_idle, idle(outstanding.requests));
         }

@@ -7,7 +7,6 @@ use std::ptr::null_mut;
 use dat_abi::*;
 
 use super::attributes::{Attributes, QueueAttributes};
-use super::state::EpState;
 use super::{Ep, EpObjects, EpPeer};
 use crate::error::Result;
 use crate::provider::Provider;
@@ -93,25 +92,6 @@ pub(super) fn merge(into: &mut Attributes, asked: &Attributes, mask: DAT_EP_PARA
     }
 }
 
-/// The DAT number of a state.
-pub(super) fn state(state: EpState) -> DAT_EP_STATE {
-    match state {
-        EpState::Unconnected => DAT_EP_STATE_UNCONNECTED,
-        EpState::UnconfiguredUnconnected => DAT_EP_STATE_UNCONFIGURED_UNCONNECTED,
-        EpState::Reserved => DAT_EP_STATE_RESERVED,
-        EpState::UnconfiguredReserved => DAT_EP_STATE_UNCONFIGURED_RESERVED,
-        EpState::PassivePending => DAT_EP_STATE_PASSIVE_CONNECTION_PENDING,
-        EpState::UnconfiguredPassive => DAT_EP_STATE_UNCONFIGURED_PASSIVE,
-        EpState::ActivePending => DAT_EP_STATE_ACTIVE_CONNECTION_PENDING,
-        EpState::TentativePending => DAT_EP_STATE_TENTATIVE_CONNECTION_PENDING,
-        EpState::UnconfiguredTentative => DAT_EP_STATE_UNCONFIGURED_TENTATIVE,
-        EpState::Connected => DAT_EP_STATE_CONNECTED,
-        EpState::DisconnectPending => DAT_EP_STATE_DISCONNECT_PENDING,
-        EpState::Disconnected => DAT_EP_STATE_DISCONNECTED,
-        EpState::CompletionPending => DAT_EP_STATE_COMPLETION_PENDING,
-    }
-}
-
 impl<P: Provider> Ep<P> {
     /// Returns the record for `dat_ep_query`. The fields are read under one lock, so they are consistent.
     pub(super) fn param(&self) -> Result<DAT_EP_PARAM> {
@@ -120,7 +100,7 @@ impl<P: Provider> Ep<P> {
         let handle = |id: Option<usize>| id.unwrap_or(0) as DAT_HANDLE;
         Ok(DAT_EP_PARAM {
             ia_handle: self.ia.consumer_handle(),
-            ep_state: state(core.state),
+            ep_state: core.state.number(),
             local_ia_address_ptr: self.ia.address_ptr(),
             local_port_qual: u64::from(self.ia.provider().address().port()),
             remote_ia_address_ptr: self.remote_address.as_ptr().cast(),
@@ -132,17 +112,5 @@ impl<P: Provider> Ep<P> {
             srq_handle: handle(srq.as_ref().map(|srq| srq.id().handle)),
             ep_attr: attr(&core.attributes, self.show_counts(&core)),
         })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ep_states_have_the_numbers_of_the_specification() {
-        for (number, listed) in EpState::ALL.into_iter().enumerate() {
-            assert_eq!((listed as usize, state(listed) as usize), (number, number));
-        }
     }
 }

@@ -5,47 +5,52 @@
 //! EP can enter.
 #![forbid(unsafe_code)]
 
+use dat_abi::*;
+
 use crate::error::{Error, Result, State};
 use crate::provider::{ConnectionEvent, ConnectionEvent as E};
 
-/// The thirteen states of the specification. The four "unconfigured" states are never entered: an EP without a PZ or
-/// EVD has the same state as a configured EP, and a call that needs the missing object returns an error.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum EpState {
-    Unconnected,
-    UnconfiguredUnconnected,
-    Reserved,
-    UnconfiguredReserved,
-    PassivePending,
-    UnconfiguredPassive,
-    ActivePending,
-    TentativePending,
-    UnconfiguredTentative,
-    Connected,
-    DisconnectPending,
-    Disconnected,
-    CompletionPending,
+/// Defines the states. Each line has the state, its DAT number, and the subtype of `INVALID_STATE` for the state.
+macro_rules! states {
+    ($(#[$about:meta])* $($state:ident = $number:ident, $subtype:ident;)*) => {
+        $(#[$about])*
+        #[derive(Clone, Copy, Debug, Eq, PartialEq)]
+        pub enum EpState { $($state,)* }
+
+        impl EpState {
+            /// All states, indexed by `self as usize`.
+            pub const ALL: [EpState; 9] = [$(EpState::$state,)*];
+
+            /// DAT's number of the state.
+            pub fn number(self) -> DAT_EP_STATE {
+                match self { $(EpState::$state => $number,)* }
+            }
+
+            /// DAT's name of the state.
+            pub fn dat_name(self) -> &'static str {
+                match self { $(EpState::$state => stringify!($number),)* }
+            }
+
+            /// The subtype of `INVALID_STATE` for this state.
+            pub fn subtype(self) -> State {
+                match self { $(EpState::$state => State::$subtype,)* }
+            }
+        }
+    };
 }
 
-impl EpState {
-    /// DAT's name of the state.
-    pub fn dat_name(self) -> &'static str {
-        match self {
-            EpState::Unconnected => "DAT_EP_STATE_UNCONNECTED",
-            EpState::UnconfiguredUnconnected => "DAT_EP_STATE_UNCONFIGURED_UNCONNECTED",
-            EpState::Reserved => "DAT_EP_STATE_RESERVED",
-            EpState::UnconfiguredReserved => "DAT_EP_STATE_UNCONFIGURED_RESERVED",
-            EpState::PassivePending => "DAT_EP_STATE_PASSIVE_CONNECTION_PENDING",
-            EpState::UnconfiguredPassive => "DAT_EP_STATE_UNCONFIGURED_PASSIVE",
-            EpState::ActivePending => "DAT_EP_STATE_ACTIVE_CONNECTION_PENDING",
-            EpState::TentativePending => "DAT_EP_STATE_TENTATIVE_CONNECTION_PENDING",
-            EpState::UnconfiguredTentative => "DAT_EP_STATE_UNCONFIGURED_TENTATIVE",
-            EpState::Connected => "DAT_EP_STATE_CONNECTED",
-            EpState::DisconnectPending => "DAT_EP_STATE_DISCONNECT_PENDING",
-            EpState::Disconnected => "DAT_EP_STATE_DISCONNECTED",
-            EpState::CompletionPending => "DAT_EP_STATE_COMPLETION_PENDING",
-        }
-    }
+states! {
+    /// The states of an EP. The four "unconfigured" states of the specification are not used: an EP without a PZ or EVD
+    /// has the same state as a configured EP, and a call that needs the missing object returns an error.
+    Unconnected = DAT_EP_STATE_UNCONNECTED, EpUnconnected;
+    Reserved = DAT_EP_STATE_RESERVED, EpReserved;
+    PassivePending = DAT_EP_STATE_PASSIVE_CONNECTION_PENDING, EpPassivePending;
+    ActivePending = DAT_EP_STATE_ACTIVE_CONNECTION_PENDING, EpActivePending;
+    TentativePending = DAT_EP_STATE_TENTATIVE_CONNECTION_PENDING, EpTentativePending;
+    Connected = DAT_EP_STATE_CONNECTED, EpConnected;
+    DisconnectPending = DAT_EP_STATE_DISCONNECT_PENDING, EpDisconnectPending;
+    Disconnected = DAT_EP_STATE_DISCONNECTED, EpDisconnected;
+    CompletionPending = DAT_EP_STATE_COMPLETION_PENDING, EpCompletionPending;
 }
 
 /// A step of the state machine: a call, an event from the provider, or a timeout.
@@ -88,23 +93,6 @@ pub enum EpStep {
 }
 
 impl EpState {
-    /// All states, indexed by their DAT numbers.
-    pub const ALL: [EpState; 13] = [
-        EpState::Unconnected,
-        EpState::UnconfiguredUnconnected,
-        EpState::Reserved,
-        EpState::UnconfiguredReserved,
-        EpState::PassivePending,
-        EpState::UnconfiguredPassive,
-        EpState::ActivePending,
-        EpState::TentativePending,
-        EpState::UnconfiguredTentative,
-        EpState::Connected,
-        EpState::DisconnectPending,
-        EpState::Disconnected,
-        EpState::CompletionPending,
-    ];
-
     /// The transition table (spec/endpoints 4.1, 4.2). A step that is not listed for a state is refused. A refused
     /// event of the provider changes neither the state nor the connect EVD.
     pub fn after(self, step: EpStep) -> Result<Self> {
@@ -203,25 +191,6 @@ impl EpState {
         match self {
             EpState::Unconnected | EpState::Reserved | EpState::PassivePending | EpState::TentativePending => Ok(()),
             state => Err(Error::InvalidState(state.subtype())),
-        }
-    }
-
-    /// The subtype of `INVALID_STATE` for this state.
-    pub fn subtype(self) -> State {
-        match self {
-            EpState::Unconnected => State::EpUnconnected,
-            EpState::UnconfiguredUnconnected => State::EpUnconfigured,
-            EpState::Reserved => State::EpReserved,
-            EpState::UnconfiguredReserved => State::EpUnconfiguredReserved,
-            EpState::PassivePending => State::EpPassivePending,
-            EpState::UnconfiguredPassive => State::EpUnconfiguredPassive,
-            EpState::ActivePending => State::EpActivePending,
-            EpState::TentativePending => State::EpTentativePending,
-            EpState::UnconfiguredTentative => State::EpUnconfiguredTentative,
-            EpState::Connected => State::EpConnected,
-            EpState::DisconnectPending => State::EpDisconnectPending,
-            EpState::Disconnected => State::EpDisconnected,
-            EpState::CompletionPending => State::EpCompletionPending,
         }
     }
 }
@@ -326,6 +295,13 @@ mod tests {
                 assert_eq!(state.after(EpStep::Connect), Err(Error::InvalidState(state.subtype())));
             }
         }
+    }
+
+    #[test]
+    fn ep_states_have_the_numbers_of_the_specification() {
+        let numbers = EpState::ALL.map(|state| (state as usize, state.number()));
+        assert_eq!(numbers, [(0, 0), (1, 2), (2, 4), (3, 6), (4, 7), (5, 9), (6, 10), (7, 11), (8, 12)]);
+        assert_eq!(EpState::Reserved.dat_name(), "DAT_EP_STATE_RESERVED");
     }
 
     #[test]
