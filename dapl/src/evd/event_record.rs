@@ -99,7 +99,7 @@ unsafe fn write_dto(out: *mut DAT_EVENT_DATA, done: &Completion) {
         let data = &raw mut (*out).dto_completion_event_data;
         (&raw mut (*data).ep_handle).write_unaligned(done.token.ep as DAT_EP_HANDLE);
         (&raw mut (*data).user_cookie).write_unaligned(DAT_DTO_COOKIE { as_64: done.token.cookie });
-        (&raw mut (*data).status).write_unaligned(dto_status(done.status));
+        (&raw mut (*data).status).write_unaligned(done.status as DAT_DTO_COMPLETION_STATUS);
         (&raw mut (*data).transfered_length).write_unaligned(done.bytes);
     }
 }
@@ -199,21 +199,5 @@ pub(crate) fn bind_status(status: Status) -> DAT_DTO_COMPLETION_STATUS {
         Status::Success => DAT_RMR_BIND_SUCCESS,
         Status::Flushed => DAT_RMR_BIND_FAILURE,
         _ => DAT_RMR_OPERATION_FAILED,
-    }
-}
-
-pub(crate) fn dto_status(status: Status) -> DAT_DTO_COMPLETION_STATUS {
-    match status {
-        Status::Success => DAT_DTO_SUCCESS,
-        Status::Flushed => DAT_DTO_ERR_FLUSHED,
-        Status::LocalLength => DAT_DTO_ERR_LOCAL_LENGTH,
-        Status::LocalEp => DAT_DTO_ERR_LOCAL_EP,
-        Status::LocalProtection => DAT_DTO_ERR_LOCAL_PROTECTION,
-        Status::BadResponse => DAT_DTO_ERR_BAD_RESPONSE,
-        Status::RemoteAccess => DAT_DTO_ERR_REMOTE_ACCESS,
-        Status::RemoteResponder => DAT_DTO_ERR_REMOTE_RESPONDER,
-        Status::Transport => DAT_DTO_ERR_TRANSPORT,
-        Status::ReceiverNotReady => DAT_DTO_ERR_RECEIVER_NOT_READY,
-        Status::BindFailed => DAT_RMR_OPERATION_FAILED,
     }
 }

@@ -1,5 +1,32 @@
 //! Types of work requests and their completions.
 
+use dat_abi::*;
+
+/// Defines an enum in which each variant has a number and a name, and the function that returns the name.
+macro_rules! named {
+    (
+        $(#[$about:meta])*
+        pub enum $enum:ident { $($(#[$doc:meta])* $variant:ident = $number:expr, $name:literal;)* }
+        $(#[$about_name:meta])*
+        pub fn $function:ident
+    ) => {
+        $(#[$about])*
+        #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+        #[repr(u8)]
+        pub enum $enum { $($(#[$doc])* $variant = $number as u8,)* }
+
+        impl $enum {
+            /// All variants, in the order of their numbers.
+            pub const ALL: &[Self] = &[$(Self::$variant,)*];
+
+            $(#[$about_name])*
+            pub fn $function(self) -> &'static str {
+                match self { $(Self::$variant => $name,)* }
+            }
+        }
+    };
+}
+
 /// A local memory segment, with the layout of `DAT_LMR_TRIPLET`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -41,43 +68,27 @@ pub struct Token {
     pub post: u32,
 }
 
-/// Kind of work, as distinguished by events and counters.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-#[repr(u8)]
-pub enum Work {
-    #[default]
-    Send,
-    Recv,
-    Read,
-    Write,
-    /// An RDMA write with immediate data.
-    WriteImmediate,
-    /// A receive from a shared queue.
-    SharedRecv,
-    Bind,
-    FetchAdd,
-    CompareSwap,
+named! {
+    /// Kind of work, as distinguished by events and counters.
+    pub enum Work {
+        #[default]
+        Send = 0, "send";
+        Recv = 1, "recv";
+        Read = 2, "rdma read";
+        Write = 3, "rdma write";
+        /// An RDMA write with immediate data.
+        WriteImmediate = 4, "rdma write with immediate data";
+        /// A receive from a shared queue.
+        SharedRecv = 5, "shared recv";
+        Bind = 6, "rmr bind";
+        FetchAdd = 7, "fetch and add";
+        CompareSwap = 8, "compare and swap";
+    }
+    /// Name of the kind of work in log lines.
+    pub fn name
 }
 
 impl Work {
-    /// Number of variants.
-    pub const COUNT: usize = 9;
-
-    /// Name of the kind of work in log lines.
-    pub fn name(self) -> &'static str {
-        match self {
-            Work::Send => "send",
-            Work::Recv => "recv",
-            Work::Read => "rdma read",
-            Work::Write => "rdma write",
-            Work::SharedRecv => "shared recv",
-            Work::Bind => "rmr bind",
-            Work::WriteImmediate => "rdma write with immediate data",
-            Work::FetchAdd => "fetch and add",
-            Work::CompareSwap => "compare and swap",
-        }
-    }
-
     /// Whether this kind is a receive, from the QP's own queue or an SRQ.
     pub fn is_recv(self) -> bool {
         matches!(self, Work::Recv | Work::SharedRecv)
@@ -201,41 +212,24 @@ pub struct SendWr<'a> {
     pub announced: bool,
 }
 
-/// Completion status of a work request (spec/events 4.5).
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-#[repr(u8)]
-pub enum Status {
-    #[default]
-    Success,
-    Flushed,
-    LocalLength,
-    LocalEp,
-    LocalProtection,
-    BadResponse,
-    RemoteAccess,
-    RemoteResponder,
-    Transport,
-    ReceiverNotReady,
-    BindFailed,
-}
-
-impl Status {
-    /// DAT's name of the status.
-    pub fn dat_name(self) -> &'static str {
-        match self {
-            Status::Success => "DAT_DTO_SUCCESS",
-            Status::Flushed => "DAT_DTO_ERR_FLUSHED",
-            Status::LocalLength => "DAT_DTO_ERR_LOCAL_LENGTH",
-            Status::LocalEp => "DAT_DTO_ERR_LOCAL_EP",
-            Status::LocalProtection => "DAT_DTO_ERR_LOCAL_PROTECTION",
-            Status::BadResponse => "DAT_DTO_ERR_BAD_RESPONSE",
-            Status::RemoteAccess => "DAT_DTO_ERR_REMOTE_ACCESS",
-            Status::RemoteResponder => "DAT_DTO_ERR_REMOTE_RESPONDER",
-            Status::Transport => "DAT_DTO_ERR_TRANSPORT",
-            Status::ReceiverNotReady => "DAT_DTO_ERR_RECEIVER_NOT_READY",
-            Status::BindFailed => "DAT_RMR_OPERATION_FAILED",
-        }
+named! {
+    /// Completion status of a work request (spec/events 4.5). The discriminants are DAT's numbers.
+    pub enum Status {
+        #[default]
+        Success = DAT_DTO_SUCCESS, "DAT_DTO_SUCCESS";
+        Flushed = DAT_DTO_ERR_FLUSHED, "DAT_DTO_ERR_FLUSHED";
+        LocalLength = DAT_DTO_ERR_LOCAL_LENGTH, "DAT_DTO_ERR_LOCAL_LENGTH";
+        LocalEp = DAT_DTO_ERR_LOCAL_EP, "DAT_DTO_ERR_LOCAL_EP";
+        LocalProtection = DAT_DTO_ERR_LOCAL_PROTECTION, "DAT_DTO_ERR_LOCAL_PROTECTION";
+        BadResponse = DAT_DTO_ERR_BAD_RESPONSE, "DAT_DTO_ERR_BAD_RESPONSE";
+        RemoteAccess = DAT_DTO_ERR_REMOTE_ACCESS, "DAT_DTO_ERR_REMOTE_ACCESS";
+        RemoteResponder = DAT_DTO_ERR_REMOTE_RESPONDER, "DAT_DTO_ERR_REMOTE_RESPONDER";
+        Transport = DAT_DTO_ERR_TRANSPORT, "DAT_DTO_ERR_TRANSPORT";
+        ReceiverNotReady = DAT_DTO_ERR_RECEIVER_NOT_READY, "DAT_DTO_ERR_RECEIVER_NOT_READY";
+        BindFailed = DAT_RMR_OPERATION_FAILED, "DAT_RMR_OPERATION_FAILED";
     }
+    /// DAT's name of the status.
+    pub fn dat_name
 }
 
 /// Completion of a work request.

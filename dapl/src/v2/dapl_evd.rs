@@ -8,7 +8,7 @@ use super::convert;
 use crate::cno::Cno;
 use crate::error::{Error, Handle};
 use crate::evd::dapl_evd as evd_1_2;
-use crate::evd::event_record::{async_number, bind_status, connection_number, dto_status};
+use crate::evd::event_record::{async_number, bind_status, connection_number};
 use crate::evd::{Evd, Event, EventSource, EventSources, TakenEvent, dapls_evd, wait_as};
 use crate::ffi::{guard, guard_cancellable, require};
 use crate::ia::{AsyncError, Ia};
@@ -188,7 +188,7 @@ unsafe fn write_done(out: *mut DAT_EVENT, evd: DAT_EVD_HANDLE, done: &Completion
         let data = &raw mut (*out).event_data.dto_completion_event_data;
         (&raw mut (*data).ep_handle).write_unaligned(done.token.ep as DAT_EP_HANDLE);
         (&raw mut (*data).user_cookie).write_unaligned(DAT_DTO_COOKIE { as_64: done.token.cookie });
-        (&raw mut (*data).status).write_unaligned(dto_status(done.status));
+        (&raw mut (*data).status).write_unaligned(done.status as DAT_DTO_COMPLETION_STATUS);
         (&raw mut (*data).transfered_length).write_unaligned(convert::size(done.bytes));
         (&raw mut (*data).operation).write_unaligned(operation(done));
         (&raw mut (*data).rmr_context).write_unaligned(done.invalidated().unwrap_or(0));

@@ -20,7 +20,7 @@ pub struct Completed {
     flushed: u64,
     /// Bytes of successful work, by [`Work`]. A bind transfers no bytes; bytes of atomic operations are not added to
     /// [`EpCounts`].
-    bytes: [u64; Work::COUNT],
+    bytes: [u64; Work::ALL.len()],
 }
 
 impl Completed {

@@ -108,7 +108,7 @@ pub struct Posts {
 #[derive(Debug, Default)]
 struct PostCounts {
     /// Number of posts, by [`Work`].
-    posts: [AtomicU64; Work::COUNT],
+    posts: [AtomicU64; Work::ALL.len()],
     /// Bytes of requests posted with SUPPRESS, whose completions are not counted, by [`Work`]: send, receive (always
     /// 0), read, write, write with immediate data.
     unseen: [AtomicU64; 5],

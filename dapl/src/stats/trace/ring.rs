@@ -157,7 +157,7 @@ impl TraceRecord {
             number,
             begun: get(&self.begun),
             cookie: get(&self.cookie),
-            work: work(what as u8),
+            work: Work::ALL.get(usize::from(what as u8)).copied().unwrap_or_default(),
             suppress: what & SUPPRESS != 0,
             segments: (what >> 16 & 0xFFFF) as usize,
             bytes: get(&self.bytes),
@@ -174,7 +174,8 @@ impl TraceRecord {
         // Pairs with the Release in `finish`.
         let at = self.ended.load(Ordering::Acquire);
         let end = self.end.load(Ordering::Relaxed);
-        (at != 0).then(|| PostEnd { at, status: status(end as u8), bytes: end >> 8 })
+        let status = Status::ALL.iter().copied().find(|status| *status as u8 == end as u8);
+        (at != 0).then_some(PostEnd { at, status, bytes: end >> 8 })
     }
 }
 
@@ -186,36 +187,4 @@ impl TraceEntry {
     fn is_refused(&self) -> bool {
         self.end.is_some_and(|end| end.status.is_none())
     }
-}
-
-fn work(number: u8) -> Work {
-    const ALL: [Work; Work::COUNT] = [
-        Work::Send,
-        Work::Recv,
-        Work::Read,
-        Work::Write,
-        Work::SharedRecv,
-        Work::Bind,
-        Work::WriteImmediate,
-        Work::FetchAdd,
-        Work::CompareSwap,
-    ];
-    ALL.into_iter().find(|work| *work as u8 == number).unwrap_or_default()
-}
-
-fn status(number: u8) -> Option<Status> {
-    const ALL: [Status; 11] = [
-        Status::Success,
-        Status::Flushed,
-        Status::LocalLength,
-        Status::LocalEp,
-        Status::LocalProtection,
-        Status::BadResponse,
-        Status::RemoteAccess,
-        Status::RemoteResponder,
-        Status::Transport,
-        Status::ReceiverNotReady,
-        Status::BindFailed,
-    ];
-    ALL.into_iter().find(|status| *status as u8 == number)
 }
