@@ -1,11 +1,10 @@
-//! Writes events as the C structure `DAT_EVENT` of DAT 1.2. The conversions of event numbers and completion statuses
-//! also serve DAT 2.0.
+//! Writes events as the C structure `DAT_EVENT` of DAT 1.2, and the parts that are the same in DAT 2.0.
 
 use dat_abi::*;
 
 use super::dapli_evd::TakenEvent;
 use super::event::Event;
-use crate::ia::{AsyncError, AsyncKind};
+use crate::ia::AsyncError;
 use crate::provider::{Completion, ConnectionEvent, Status, Work};
 
 /// A `DAT_EVENT` for a successful transfer. It is one struct with all fields, so that few stores write it.
@@ -115,8 +114,8 @@ pub(super) unsafe fn write_event(out: *mut DAT_EVENT, evd: DAT_EVD_HANDLE, event
         Event::Dto(done) | Event::Failed(done) if done.token.work == Work::Bind => DAT_RMR_BIND_COMPLETION_EVENT,
         Event::Dto(_) | Event::Failed(_) => DAT_DTO_COMPLETION_EVENT,
         Event::Request { .. } => DAT_CONNECTION_REQUEST_EVENT,
-        Event::Connection { kind, .. } => connection_number(*kind),
-        Event::Async(error) => async_number(error.kind),
+        Event::Connection { kind, .. } => *kind as DAT_EVENT_NUMBER,
+        Event::Async(error) => error.kind as DAT_EVENT_NUMBER,
         Event::Software { .. } => DAT_SOFTWARE_EVENT,
     };
     // SAFETY: the caller guarantees that `out` is writable. The fields are written one by one, so that the padding
@@ -167,29 +166,6 @@ unsafe fn write_data(out: *mut DAT_EVENT_DATA, event: &Event) {
                 (&raw mut (*out).software_event_data.pointer).write_unaligned(pointer as DAT_PVOID);
             }
         }
-    }
-}
-
-pub(crate) fn connection_number(kind: ConnectionEvent) -> DAT_EVENT_NUMBER {
-    match kind {
-        ConnectionEvent::Established => DAT_CONNECTION_EVENT_ESTABLISHED,
-        ConnectionEvent::PeerRejected => DAT_CONNECTION_EVENT_PEER_REJECTED,
-        ConnectionEvent::Rejected => DAT_CONNECTION_EVENT_NON_PEER_REJECTED,
-        ConnectionEvent::AcceptFailed => DAT_CONNECTION_EVENT_ACCEPT_COMPLETION_ERROR,
-        ConnectionEvent::Disconnected => DAT_CONNECTION_EVENT_DISCONNECTED,
-        ConnectionEvent::Broken => DAT_CONNECTION_EVENT_BROKEN,
-        ConnectionEvent::TimedOut => DAT_CONNECTION_EVENT_TIMED_OUT,
-        ConnectionEvent::Unreachable => DAT_CONNECTION_EVENT_UNREACHABLE,
-    }
-}
-
-pub(crate) fn async_number(kind: AsyncKind) -> DAT_EVENT_NUMBER {
-    match kind {
-        AsyncKind::EvdOverflow => DAT_ASYNC_ERROR_EVD_OVERFLOW,
-        AsyncKind::IaCatastrophic => DAT_ASYNC_ERROR_IA_CATASTROPHIC,
-        AsyncKind::EpBroken => DAT_ASYNC_ERROR_EP_BROKEN,
-        AsyncKind::TimedOut => DAT_ASYNC_ERROR_TIMED_OUT,
-        AsyncKind::ProviderInternal => DAT_ASYNC_ERROR_PROVIDER_INTERNAL_ERROR,
     }
 }
 

@@ -8,7 +8,10 @@ use std::collections::hash_map::Entry;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
-use dat_abi::{DAT_IA_ADDRESS_PTR, DAT_IA_HANDLE, DAT_PROVIDER};
+use dat_abi::{
+    DAT_ASYNC_ERROR_EP_BROKEN, DAT_ASYNC_ERROR_EVD_OVERFLOW, DAT_ASYNC_ERROR_PROVIDER_INTERNAL_ERROR,
+    DAT_IA_ADDRESS_PTR, DAT_IA_HANDLE, DAT_PROVIDER,
+};
 use dat_counters::text::Text;
 use parking_lot::Mutex;
 
@@ -91,14 +94,13 @@ pub struct AsyncError {
     pub reason: i32,
 }
 
-/// Kinds of asynchronous errors.
+/// Kinds of asynchronous errors that this library reports, with their event numbers.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[repr(u16)]
 pub enum AsyncKind {
-    EvdOverflow,
-    IaCatastrophic,
-    EpBroken,
-    TimedOut,
-    ProviderInternal,
+    EvdOverflow = DAT_ASYNC_ERROR_EVD_OVERFLOW as u16,
+    EpBroken = DAT_ASYNC_ERROR_EP_BROKEN as u16,
+    ProviderInternal = DAT_ASYNC_ERROR_PROVIDER_INTERNAL_ERROR as u16,
 }
 
 /// An object created in an IA.

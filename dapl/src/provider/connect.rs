@@ -3,6 +3,8 @@
 
 use std::net::SocketAddr;
 
+use dat_abi::*;
+
 use super::{NamedCount, Provider};
 use crate::error::{Error, Result};
 use crate::runtime::handle::ObjectId;
@@ -89,26 +91,27 @@ pub struct RequestInfo {
 }
 
 /// Outcome of an attempt to connect, or event of a connection. A provider derives it from the peer's reply, the EP's
-/// state machine may change it, and EVDs convert it to an event number.
+/// state machine may change it, and EVDs report it. The discriminants are the event numbers.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[repr(u16)]
 pub enum ConnectionEvent {
     /// The connection is established.
-    Established,
+    Established = DAT_CONNECTION_EVENT_ESTABLISHED as u16,
     /// The peer's consumer rejected the request.
-    PeerRejected,
+    PeerRejected = DAT_CONNECTION_EVENT_PEER_REJECTED as u16,
     /// The peer's host rejected the request, for example because no listener has the qualifier, the event queue is
     /// full, or the request is malformed.
-    Rejected,
+    Rejected = DAT_CONNECTION_EVENT_NON_PEER_REJECTED as u16,
     /// The peer could not be found or did not reply.
-    Unreachable,
+    Unreachable = DAT_CONNECTION_EVENT_UNREACHABLE as u16,
     /// An accept failed after the consumer's call.
-    AcceptFailed,
+    AcceptFailed = DAT_CONNECTION_EVENT_ACCEPT_COMPLETION_ERROR as u16,
     /// The peer disconnected, its process exited, or `drain` has finished.
-    Disconnected,
+    Disconnected = DAT_CONNECTION_EVENT_DISCONNECTED as u16,
     /// A transfer or the transport failed.
-    Broken,
+    Broken = DAT_CONNECTION_EVENT_BROKEN as u16,
     /// The consumer's timeout expired. Only an EP produces this.
-    TimedOut,
+    TimedOut = DAT_CONNECTION_EVENT_TIMED_OUT as u16,
 }
 
 /// Receives requests and connection events from a provider. Implemented by `dapl::cm`.

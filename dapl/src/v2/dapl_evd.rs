@@ -8,7 +8,7 @@ use super::convert;
 use crate::cno::Cno;
 use crate::error::{Error, Handle};
 use crate::evd::dapl_evd as evd_1_2;
-use crate::evd::event_record::{async_number, bind_status, connection_number};
+use crate::evd::event_record::bind_status;
 use crate::evd::{Evd, Event, EventSource, EventSources, TakenEvent, dapls_evd, wait_as};
 use crate::ffi::{guard, guard_cancellable, require};
 use crate::ia::{AsyncError, Ia};
@@ -143,8 +143,8 @@ unsafe fn write_event(out: *mut DAT_EVENT, evd: DAT_EVD_HANDLE, event: &Event) {
         // SAFETY: the caller also satisfies the contract of `write_done`.
         Event::Dto(done) | Event::Failed(done) => return unsafe { write_done(out, evd, done) },
         Event::Request { .. } => DAT_CONNECTION_REQUEST_EVENT,
-        Event::Connection { kind, .. } => connection_number(*kind),
-        Event::Async(error) => async_number(error.kind),
+        Event::Connection { kind, .. } => *kind as DAT_EVENT_NUMBER,
+        Event::Async(error) => error.kind as DAT_EVENT_NUMBER,
         Event::Software { .. } => DAT_SOFTWARE_EVENT,
     };
     // SAFETY: the caller also satisfies the contract of `write_head`.
