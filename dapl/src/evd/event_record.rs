@@ -85,17 +85,7 @@ unsafe fn write_done(out: *mut DAT_EVENT, evd: DAT_EVD_HANDLE, done: &Completion
         out.cast::<u8>().write_bytes(0, size_of::<DAT_EVENT>());
         (&raw mut (*out).event_number).write_unaligned(DAT_DTO_COMPLETION_EVENT);
         (&raw mut (*out).evd_handle).write_unaligned(evd);
-        write_dto(&raw mut (*out).event_data, done);
-    }
-}
-
-/// # Safety
-/// `out` is writable and zeroed.
-#[inline]
-unsafe fn write_dto(out: *mut DAT_EVENT_DATA, done: &Completion) {
-    // SAFETY: the caller guarantees that `out` is writable.
-    unsafe {
-        let data = &raw mut (*out).dto_completion_event_data;
+        let data = &raw mut (*out).event_data.dto_completion_event_data;
         (&raw mut (*data).ep_handle).write_unaligned(done.token.ep as DAT_EP_HANDLE);
         (&raw mut (*data).user_cookie).write_unaligned(DAT_DTO_COOKIE { as_64: done.token.cookie });
         (&raw mut (*data).status).write_unaligned(done.status as DAT_DTO_COMPLETION_STATUS);
@@ -109,68 +99,73 @@ unsafe fn write_dto(out: *mut DAT_EVENT_DATA, done: &Completion) {
 /// `out` is writable.
 pub(super) unsafe fn write_event(out: *mut DAT_EVENT, evd: DAT_EVD_HANDLE, event: &Event) {
     // SAFETY: the caller guarantees that `out` is writable; bytes need no alignment.
-    unsafe { out.cast::<u8>().write_bytes(0, size_of::<DAT_EVENT>()) };
-    let number = match event {
-        Event::Dto(done) | Event::Failed(done) if done.token.work == Work::Bind => DAT_RMR_BIND_COMPLETION_EVENT,
-        Event::Dto(_) | Event::Failed(_) => DAT_DTO_COMPLETION_EVENT,
-        Event::Request { .. } => DAT_CONNECTION_REQUEST_EVENT,
-        Event::Connection { kind, .. } => *kind as DAT_EVENT_NUMBER,
-        Event::Async(error) => error.kind as DAT_EVENT_NUMBER,
-        Event::Software { .. } => DAT_SOFTWARE_EVENT,
-    };
-    // SAFETY: the caller guarantees that `out` is writable. The fields are written one by one, so that the padding
-    // keeps its zeros.
-    unsafe {
-        (&raw mut (*out).event_number).write_unaligned(number);
-        (&raw mut (*out).evd_handle).write_unaligned(evd);
-        write_data(&raw mut (*out).event_data, event);
-    }
-}
-
-/// # Safety
-/// `out` is writable and zeroed.
-unsafe fn write_data(out: *mut DAT_EVENT_DATA, event: &Event) {
-    // SAFETY: the caller guarantees that `out` is writable. The fields belong to the union member that the event's
-    // number selects.
     unsafe {
         match *event {
-            Event::Dto(done) | Event::Failed(done) if done.token.work == Work::Bind => {
-                let data = &raw mut (*out).rmr_completion_event_data;
-                (&raw mut (*data).rmr_handle).write_unaligned(done.token.object as DAT_RMR_HANDLE);
-                (&raw mut (*data).user_cookie).write_unaligned(DAT_RMR_COOKIE { as_64: done.token.cookie });
-                (&raw mut (*data).status).write_unaligned(bind_status(done.status));
+            Event::Dto(ref done) | Event::Failed(ref done) if done.token.work != Work::Bind => {
+                return write_done(out, evd, done);
             }
-            Event::Dto(done) | Event::Failed(done) => write_dto(out, &done),
-            Event::Request { sp, address, qual, cr, .. } => {
-                let data = &raw mut (*out).cr_arrival_event_data;
-                (&raw mut (*data).sp_handle).write_unaligned(DAT_SP_HANDLE { psp_handle: sp as DAT_PSP_HANDLE });
-                (&raw mut (*data).local_ia_address_ptr).write_unaligned(address as DAT_IA_ADDRESS_PTR);
-                (&raw mut (*data).conn_qual).write_unaligned(qual);
-                (&raw mut (*data).cr_handle).write_unaligned(cr as DAT_CR_HANDLE);
+            _ => out.cast::<u8>().write_bytes(0, size_of::<DAT_EVENT>()),
+        }
+        match *event {
+            // In DAT 1.2 the event for a reject has no private data.
+            Event::Connection { kind: kind @ ConnectionEvent::PeerRejected, ep, .. } => {
+                write_same(out, evd, &Event::Connection { kind, ep, data_size: 0, data: 0 });
             }
-            Event::Connection { kind, ep, data_size, data: private } => {
-                // In DAT 1.2 the event for a reject has no private data.
-                let (data_size, private) =
-                    if kind == ConnectionEvent::PeerRejected { (0, 0) } else { (data_size, private) };
-                let data = &raw mut (*out).connect_event_data;
-                (&raw mut (*data).ep_handle).write_unaligned(ep as DAT_EP_HANDLE);
-                (&raw mut (*data).private_data_size).write_unaligned(data_size as DAT_COUNT);
-                (&raw mut (*data).private_data).write_unaligned(private as DAT_PVOID);
-            }
-            Event::Async(AsyncError { handle, reason, .. }) => {
-                let data = &raw mut (*out).asynch_error_event_data;
-                (&raw mut (*data).dat_handle).write_unaligned(handle as DAT_HANDLE);
-                (&raw mut (*data).reason).write_unaligned(reason);
-            }
-            Event::Software { pointer } => {
-                (&raw mut (*out).software_event_data.pointer).write_unaligned(pointer as DAT_PVOID);
-            }
+            _ => write_same(out, evd, event),
         }
     }
 }
 
+/// Writes the fields of an event that have the same layout in DAT 1.2 and 2.0. A completion must be that of a bind.
+///
+/// # Safety
+/// `out` is writable and zeroed.
+pub(crate) unsafe fn write_same(out: *mut DAT_EVENT, evd: DAT_EVD_HANDLE, event: &Event) {
+    // SAFETY: the caller guarantees that `out` is writable. The fields are written one by one, so that the padding
+    // keeps its zeros. The fields of the data belong to the union member that the number selects.
+    unsafe {
+        (&raw mut (*out).evd_handle).write_unaligned(evd);
+        let member = &raw mut (*out).event_data;
+        let number = match *event {
+            Event::Dto(done) | Event::Failed(done) => {
+                let data = &raw mut (*member).rmr_completion_event_data;
+                (&raw mut (*data).rmr_handle).write_unaligned(done.token.object as DAT_RMR_HANDLE);
+                (&raw mut (*data).user_cookie).write_unaligned(DAT_RMR_COOKIE { as_64: done.token.cookie });
+                (&raw mut (*data).status).write_unaligned(bind_status(done.status));
+                DAT_RMR_BIND_COMPLETION_EVENT
+            }
+            Event::Request { sp, address, qual, cr, .. } => {
+                let data = &raw mut (*member).cr_arrival_event_data;
+                (&raw mut (*data).sp_handle).write_unaligned(DAT_SP_HANDLE { psp_handle: sp as DAT_PSP_HANDLE });
+                (&raw mut (*data).local_ia_address_ptr).write_unaligned(address as DAT_IA_ADDRESS_PTR);
+                (&raw mut (*data).conn_qual).write_unaligned(qual);
+                (&raw mut (*data).cr_handle).write_unaligned(cr as DAT_CR_HANDLE);
+                DAT_CONNECTION_REQUEST_EVENT
+            }
+            Event::Connection { kind, ep, data_size, data: private } => {
+                let data = &raw mut (*member).connect_event_data;
+                (&raw mut (*data).ep_handle).write_unaligned(ep as DAT_EP_HANDLE);
+                (&raw mut (*data).private_data_size).write_unaligned(data_size as DAT_COUNT);
+                (&raw mut (*data).private_data).write_unaligned(private as DAT_PVOID);
+                kind as DAT_EVENT_NUMBER
+            }
+            Event::Async(AsyncError { kind, handle, reason }) => {
+                let data = &raw mut (*member).asynch_error_event_data;
+                (&raw mut (*data).dat_handle).write_unaligned(handle as DAT_HANDLE);
+                (&raw mut (*data).reason).write_unaligned(reason);
+                kind as DAT_EVENT_NUMBER
+            }
+            Event::Software { pointer } => {
+                (&raw mut (*member).software_event_data.pointer).write_unaligned(pointer as DAT_PVOID);
+                DAT_SOFTWARE_EVENT
+            }
+        };
+        (&raw mut (*out).event_number).write_unaligned(number);
+    }
+}
+
 /// Converts the status of a bind. A failed bind has one of two statuses (spec/events 9.2).
-pub(crate) fn bind_status(status: Status) -> DAT_DTO_COMPLETION_STATUS {
+fn bind_status(status: Status) -> DAT_DTO_COMPLETION_STATUS {
     match status {
         Status::Success => DAT_RMR_BIND_SUCCESS,
         Status::Flushed => DAT_RMR_BIND_FAILURE,

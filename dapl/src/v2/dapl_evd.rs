@@ -8,10 +8,10 @@ use super::convert;
 use crate::cno::Cno;
 use crate::error::{Error, Handle};
 use crate::evd::dapl_evd as evd_1_2;
-use crate::evd::event_record::bind_status;
+use crate::evd::event_record::write_same;
 use crate::evd::{Evd, Event, EventSource, EventSources, TakenEvent, dapls_evd, wait_as};
 use crate::ffi::{guard, guard_cancellable, require};
-use crate::ia::{AsyncError, Ia};
+use crate::ia::Ia;
 use crate::provider::{Completion, Provider, ReceivedOp, Status, Work};
 use crate::runtime::handle::{EvdHandle, from_handle, from_handle_for_post, from_optional};
 
@@ -96,9 +96,13 @@ pub unsafe extern "C" fn dapl2_evd_post_se<P: Provider>(evd: DAT_EVD_HANDLE, eve
 }
 
 const _: () = {
+    use dat_abi as v1;
     use std::mem::offset_of;
-    assert!(offset_of!(DAT_EVENT, event_number) == offset_of!(dat_abi::DAT_EVENT, event_number));
-    assert!(offset_of!(DAT_EVENT, event_data) == offset_of!(dat_abi::DAT_EVENT, event_data));
+    assert!(offset_of!(DAT_EVENT, event_number) == offset_of!(v1::DAT_EVENT, event_number));
+    assert!(offset_of!(DAT_EVENT, evd_handle) == offset_of!(v1::DAT_EVENT, evd_handle));
+    assert!(offset_of!(DAT_EVENT, event_data) == offset_of!(v1::DAT_EVENT, event_data));
+    // The other records that `write_same` writes have the same type in both versions.
+    assert!(offset_of!(DAT_CR_ARRIVAL_EVENT_DATA, cr_handle) == offset_of!(v1::DAT_CR_ARRIVAL_EVENT_DATA, cr_handle));
 };
 
 /// `dat_evd_dequeue`.
@@ -139,31 +143,16 @@ unsafe fn dequeue_locked<P: Provider>(evd: DAT_EVD_HANDLE, out: *mut DAT_EVENT) 
 /// # Safety
 /// `out` is writable.
 unsafe fn write_event(out: *mut DAT_EVENT, evd: DAT_EVD_HANDLE, event: &Event) {
-    let number = match event {
-        // SAFETY: the caller also satisfies the contract of `write_done`.
-        Event::Dto(done) | Event::Failed(done) => return unsafe { write_done(out, evd, done) },
-        Event::Request { .. } => DAT_CONNECTION_REQUEST_EVENT,
-        Event::Connection { kind, .. } => *kind as DAT_EVENT_NUMBER,
-        Event::Async(error) => error.kind as DAT_EVENT_NUMBER,
-        Event::Software { .. } => DAT_SOFTWARE_EVENT,
-    };
-    // SAFETY: the caller also satisfies the contract of `write_head`.
+    // SAFETY: the caller guarantees that `out` is writable; bytes need no alignment. The fields that `write_same` writes
+    // have the same offsets in both versions (asserted above).
     unsafe {
-        write_head(out, evd, number);
-        write_data(&raw mut (*out).event_data, event);
-    }
-}
-
-/// # Safety
-/// `out` is writable.
-#[inline(always)]
-unsafe fn write_head(out: *mut DAT_EVENT, evd: DAT_EVD_HANDLE, number: DAT_EVENT_NUMBER) {
-    // SAFETY: the caller guarantees that `out` is writable. Bytes need no alignment, and the fields are written one by
-    // one, so that the padding keeps its zeros.
-    unsafe {
-        out.cast::<u8>().write_bytes(0, size_of::<DAT_EVENT>());
-        (&raw mut (*out).event_number).write_unaligned(number);
-        (&raw mut (*out).evd_handle).write_unaligned(evd);
+        match event {
+            Event::Dto(done) | Event::Failed(done) if done.token.work != Work::Bind => write_done(out, evd, done),
+            _ => {
+                out.cast::<u8>().write_bytes(0, size_of::<DAT_EVENT>());
+                write_same(out.cast(), evd, event);
+            }
+        }
     }
 }
 
@@ -173,18 +162,18 @@ unsafe fn write_head(out: *mut DAT_EVENT, evd: DAT_EVD_HANDLE, number: DAT_EVENT
 /// `out` is writable.
 #[inline]
 unsafe fn write_done(out: *mut DAT_EVENT, evd: DAT_EVD_HANDLE, done: &Completion) {
-    // SAFETY: the caller guarantees that `out` is writable.
+    if done.token.work == Work::Bind {
+        // SAFETY: the caller also satisfies the contract of `write_event`.
+        return unsafe { write_event(out, evd, &Event::Dto(*done)) };
+    }
+    let extension = extension(done);
+    let number = if extension.is_some() { DAT_IB_DTO_EVENT } else { DAT_DTO_COMPLETION_EVENT };
+    // SAFETY: the caller guarantees that `out` is writable. Bytes need no alignment, and the fields are written one by
+    // one, so that the padding keeps its zeros.
     unsafe {
-        if done.token.work == Work::Bind {
-            write_head(out, evd, DAT_RMR_BIND_COMPLETION_EVENT);
-            let data = &raw mut (*out).event_data.rmr_completion_event_data;
-            (&raw mut (*data).rmr_handle).write_unaligned(done.token.object as DAT_RMR_HANDLE);
-            (&raw mut (*data).user_cookie).write_unaligned(DAT_RMR_COOKIE { as_64: done.token.cookie });
-            (&raw mut (*data).status).write_unaligned(bind_status(done.status));
-            return;
-        }
-        let extension = extension(done);
-        write_head(out, evd, if extension.is_some() { DAT_IB_DTO_EVENT } else { DAT_DTO_COMPLETION_EVENT });
+        out.cast::<u8>().write_bytes(0, size_of::<DAT_EVENT>());
+        (&raw mut (*out).event_number).write_unaligned(number);
+        (&raw mut (*out).evd_handle).write_unaligned(evd);
         let data = &raw mut (*out).event_data.dto_completion_event_data;
         (&raw mut (*data).ep_handle).write_unaligned(done.token.ep as DAT_EP_HANDLE);
         (&raw mut (*data).user_cookie).write_unaligned(DAT_DTO_COOKIE { as_64: done.token.cookie });
@@ -236,36 +225,3 @@ fn extension(done: &Completion) -> Option<DAT_IB_EXT_TYPE> {
 }
 
 const _: () = assert!(size_of::<DAT_IB_EXTENSION_EVENT_DATA>() == size_of::<[DAT_UINT64; 8]>());
-
-/// # Safety
-/// `out` is writable and zeroed.
-unsafe fn write_data(out: *mut DAT_EVENT_DATA, event: &Event) {
-    // SAFETY: the caller guarantees that `out` is writable. The fields belong to the union member that the event's
-    // number selects.
-    unsafe {
-        match *event {
-            Event::Dto(_) | Event::Failed(_) => {}
-            Event::Request { sp, address, qual, cr, .. } => {
-                let data = &raw mut (*out).cr_arrival_event_data;
-                (&raw mut (*data).sp_handle).write_unaligned(DAT_SP_HANDLE { psp_handle: sp as DAT_PSP_HANDLE });
-                (&raw mut (*data).local_ia_address_ptr).write_unaligned(address as DAT_IA_ADDRESS_PTR);
-                (&raw mut (*data).conn_qual).write_unaligned(qual);
-                (&raw mut (*data).cr_handle).write_unaligned(cr as DAT_CR_HANDLE);
-            }
-            Event::Connection { ep, data_size, data: private, .. } => {
-                let data = &raw mut (*out).connect_event_data;
-                (&raw mut (*data).ep_handle).write_unaligned(ep as DAT_EP_HANDLE);
-                (&raw mut (*data).private_data_size).write_unaligned(data_size as DAT_COUNT);
-                (&raw mut (*data).private_data).write_unaligned(private as DAT_PVOID);
-            }
-            Event::Async(AsyncError { handle, reason, .. }) => {
-                let data = &raw mut (*out).asynch_error_event_data;
-                (&raw mut (*data).dat_handle).write_unaligned(handle as DAT_HANDLE);
-                (&raw mut (*data).reason).write_unaligned(reason);
-            }
-            Event::Software { pointer } => {
-                (&raw mut (*out).software_event_data.pointer).write_unaligned(pointer as DAT_PVOID);
-            }
-        }
-    }
-}
