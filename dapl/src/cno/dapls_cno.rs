@@ -14,7 +14,7 @@ use super::dapli_cno::CnoState;
 use super::{Cno, EvdSource};
 use crate::error::{Error, Handle, Result, State};
 use crate::ffi::Agent;
-use crate::ia::{Child, CloseRank, Ia};
+use crate::ia::{CloseRank, Ia};
 use crate::provider::Provider;
 use crate::runtime::descriptor::Descriptor;
 use crate::runtime::handle::{self, ObjectId, UseCount, UseCounted, UseGuard};
@@ -47,10 +47,7 @@ fn publish<P: Provider>(ia: &Arc<Ia<P>>, state: CnoState) -> Result<DAT_CNO_HAND
             agent_done: Condvar::new(),
         })
     })?;
-    let child: Arc<dyn Child> = cno.object().clone();
-    let handle = cno.publish();
-    ia.add_child(Arc::downgrade(&child), CloseRank::Cno);
-    Ok(handle)
+    Ok(ia.publish(cno, CloseRank::Cno))
 }
 
 /// Replaces the agent. A call of the old agent that is in progress continues.

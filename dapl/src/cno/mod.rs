@@ -118,8 +118,4 @@ impl<P: Provider> Child for Cno<P> {
     fn close(&self) {
         dapls_cno::close(self);
     }
-
-    fn counts_as_open(&self) -> bool {
-        true
-    }
 }

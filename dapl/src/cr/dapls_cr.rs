@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 
 use super::{Cr, ProvidedEp};
 use crate::evd::{Evd, Event, dapls_evd};
-use crate::ia::{Child, CloseRank, Ia};
+use crate::ia::{CloseRank, Ia};
 use crate::provider::{Provider, RequestInfo};
 use crate::runtime::consumer_memory::{self, PrivateData, SocketAddress};
 use crate::runtime::handle::{self, ObjectId};
@@ -55,8 +55,7 @@ pub(crate) fn create_and_report<P: Provider>(
     let cr: Arc<Cr<P>> = made.object().clone();
     *cr.request.lock() = Some(request);
     made.publish();
-    let child: Arc<dyn Child> = cr.clone();
-    let child = ia.add_child(Arc::downgrade(&child), CloseRank::Cr);
+    let child = ia.add_child(&cr, CloseRank::Cr);
 
     let address = ia.address_ptr() as usize;
     let event = Event::Request { sp: sp.handle, address, qual: *qual, cr: cr.id.handle, child };

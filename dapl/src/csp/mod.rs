@@ -72,8 +72,7 @@ impl<P: Provider> Csp<P> {
             let _ = csp.stop_listening();
             return Err(if error == Error::ConnQualTaken { Error::PortInUse } else { error });
         }
-        let child: Arc<dyn Child> = csp.clone();
-        ia.add_child(Arc::downgrade(&child), CloseRank::Psp);
+        ia.add_child(&csp, CloseRank::Psp);
         Ok(csp)
     }
 
@@ -147,10 +146,6 @@ impl<P: Provider> Object for Csp<P> {
 impl<P: Provider> Child for Csp<P> {
     fn close(&self) {
         let _ = self.stop_listening();
-    }
-
-    fn counts_as_open(&self) -> bool {
-        true
     }
 }
 

@@ -18,7 +18,7 @@ use super::state::{EpState, EpStep};
 use super::{Communicator, ControlState, Ep, EpObjects, PostState, QpAttachment};
 use crate::error::{Error, Handle, Resource, Result, State};
 use crate::evd::{Evd, NotifyMode, dapls_evd};
-use crate::ia::{Child, CloseRank, Ia};
+use crate::ia::{CloseRank, Ia};
 use crate::provider::{Connection, ConnectionEvent, Provider, QpSpec, QueuePair, SharedRecvs, Token, Work};
 use crate::runtime::consumer_memory::{PrivateData, SocketAddress};
 use crate::runtime::handle::{self, ObjectId};
@@ -45,9 +45,7 @@ impl<P: Provider> Ep<P> {
             let subject: Arc<dyn TracedEp> = ep.clone();
             trace.begin(Arc::downgrade(&subject));
         }
-        made.publish();
-        let child: Arc<dyn Child> = ep.clone();
-        ia.add_child(Arc::downgrade(&child), CloseRank::Ep);
+        ia.publish(made, CloseRank::Ep);
         Ok(ep)
     }
 

@@ -253,10 +253,6 @@ impl<P: Provider> Child for Ep<P> {
         dapls_ep::close(self);
     }
 
-    fn counts_as_open(&self) -> bool {
-        true
-    }
-
     fn add_counts(&self, sums: &mut IaSums) {
         let core = self.core.lock();
         // The free has already added these counts to those of the IA.

@@ -5,7 +5,7 @@
 //! calls an agent.
 #![forbid(unsafe_code)]
 
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, OnceLock};
 
 use dat_abi::DAT_EVD_HANDLE;
 
@@ -80,7 +80,7 @@ pub fn create<P: Provider>(
     object.join(&inner);
     let signal = object.rearm(&mut inner);
     object.unlock(inner, signal);
-    ia.add_child(downgrade(&object), CloseRank::Evd);
+    ia.add_child(&object, CloseRank::Evd);
     Ok(handle)
 }
 
@@ -89,16 +89,9 @@ pub fn with_ia<P: Provider>(length: i32) -> AsyncEvdChoice<P> {
     AsyncEvdChoice::Make(Box::new(move |ia| {
         let evd = build(ia, length, None, EventSources::default().with(EventSource::Async))?;
         let object = evd.object().clone();
-        evd.publish();
-        ia.add_child(downgrade(&object), CloseRank::AsyncEvd);
+        ia.publish(evd, CloseRank::AsyncEvd);
         Ok(object as Arc<dyn AsyncErrorSink>)
     }))
-}
-
-/// Returns the EVD as a child of its IA.
-fn downgrade<P: Provider>(evd: &Arc<Evd<P>>) -> Weak<dyn crate::ia::Child> {
-    let child: Arc<dyn crate::ia::Child> = evd.clone();
-    Arc::downgrade(&child)
 }
 
 /// Checks a length against the IA's limit; the error for a length above it is `too_long`. A length of zero or less is

@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::ffi::c_void;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -20,7 +21,7 @@ use crate::libdat;
 use crate::names::{RegisteredName, Version};
 use crate::provider::{Limits, Provider};
 use crate::runtime::consumer_memory::SocketAddress;
-use crate::runtime::handle::{Kind, Object, ObjectId, UseCounted, UseGuard};
+use crate::runtime::handle::{Kind, Object, ObjectId, UnpublishedObject, UseCounted, UseGuard};
 use crate::stats::counters::IaSums;
 use crate::stats::publication;
 use crate::stats::trace;
@@ -108,7 +109,9 @@ pub trait Child: Send + Sync {
     /// Closes the object abruptly and invalidates its handle. A second call has no effect.
     fn close(&self);
     /// Whether a graceful close of the IA is refused while this object exists.
-    fn counts_as_open(&self) -> bool;
+    fn counts_as_open(&self) -> bool {
+        true
+    }
     /// Adds the counters of this object to the sums of the IA.
     fn add_counts(&self, _sums: &mut IaSums) {}
     /// Writes this object's own counters to the text for the counters socket.
@@ -210,20 +213,26 @@ impl<P: Provider> Ia<P> {
         matches!(&*self.async_evd.lock(), AsyncEvd::Own(evd) if evd.id() == id)
     }
 
+    /// Makes the handle of a new object live, and adds the object. Returns the handle.
+    pub fn publish<C: Object + Child>(&self, object: UnpublishedObject<C>, rank: CloseRank) -> *mut c_void {
+        let child = object.object().clone();
+        let handle = object.publish();
+        self.add_child(&child, rank);
+        handle
+    }
+
     /// Adds an object with a live handle. If the IA is being closed, closes the object.
-    pub fn add_child(&self, child: Weak<dyn Child>, rank: CloseRank) -> ChildKey {
+    pub fn add_child<C: Child + 'static>(&self, child: &Arc<C>, rank: CloseRank) -> ChildKey {
         if matches!(rank, CloseRank::Ep | CloseRank::Srq | CloseRank::Rsp | CloseRank::Psp) {
             publication::start(); // without any of these objects, a process has no transfers to show
         }
         let mut children = self.children.lock();
-        let address = child.as_ptr().cast::<()>() as usize;
-        if !children.closing {
-            children.known.insert(address, (rank, child));
-            return ChildKey(address);
-        }
-        drop(children);
-        if let Some(child) = child.upgrade() {
+        let address = Arc::as_ptr(child) as usize;
+        if children.closing {
+            drop(children);
             child.close();
+        } else {
+            children.known.insert(address, (rank, Arc::<C>::downgrade(child)));
         }
         ChildKey(address)
     }

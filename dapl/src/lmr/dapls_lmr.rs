@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::{Lmr, Origin, Privileges, zero_based};
 use crate::error::{Error, Handle, Result, State};
-use crate::ia::{Child, CloseRank, Ia};
+use crate::ia::{CloseRank, Ia};
 use crate::provider::{MemoryRegion, Provider, Region, Segment};
 use crate::pz::Pz;
 use crate::runtime::handle::{self, Ref, UnpublishedObject, UseCount, UseCounted, UseGuard};
@@ -67,13 +67,10 @@ fn is_private(region: Region) -> bool {
 /// Makes the handle of a new LMR live, and adds its contexts to the IA.
 pub fn publish<P: Provider>(lmr: UnpublishedObject<Lmr<P>>) -> *mut std::ffi::c_void {
     let object = lmr.object().clone();
-    let child: Arc<dyn Child> = object.clone();
     zero_based::count(&object.rights.access);
     object.ia.add_context(object.mr.local_key(), object.id);
     object.ia.add_remote_context(object.mr.remote_key(), object.id);
-    let handle = lmr.publish();
-    object.ia.add_child(Arc::downgrade(&child), CloseRank::Lmr);
-    handle
+    object.ia.publish(lmr, CloseRank::Lmr)
 }
 
 /// The live LMR with the context of a segment, if the segment lies inside the LMR.

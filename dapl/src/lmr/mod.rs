@@ -108,8 +108,4 @@ impl<P: Provider> Child for Lmr<P> {
     fn close(&self) {
         dapls_lmr::close(self);
     }
-
-    fn counts_as_open(&self) -> bool {
-        true
-    }
 }

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use super::{ListenerState, Psp};
 use crate::error::{Error, Handle, Result};
 use crate::evd::Evd;
-use crate::ia::{Child, CloseRank, Ia};
+use crate::ia::{CloseRank, Ia};
 use crate::provider::Provider;
 use crate::runtime::handle::{self, UseGuard};
 use crate::runtime::sync::StaticMutex;
@@ -50,8 +50,7 @@ pub(super) fn open<P: Provider>(
         let _ = psp.stop_listening();
         return Err(error);
     }
-    let child: Arc<dyn Child> = psp.clone();
-    ia.add_child(Arc::downgrade(&child), CloseRank::Psp);
+    ia.add_child(&psp, CloseRank::Psp);
     Ok(psp)
 }
 

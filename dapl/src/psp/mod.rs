@@ -69,8 +69,4 @@ impl<P: Provider> Child for Psp<P> {
     fn close(&self) {
         let _ = self.stop_listening();
     }
-
-    fn counts_as_open(&self) -> bool {
-        true
-    }
 }

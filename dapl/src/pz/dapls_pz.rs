@@ -7,7 +7,7 @@ use dat_abi::DAT_PZ_HANDLE;
 
 use super::Pz;
 use crate::error::{Error, Handle, Result, State};
-use crate::ia::{Child, CloseRank, Ia};
+use crate::ia::{CloseRank, Ia};
 use crate::provider::Provider;
 use crate::runtime::handle::{self, UseCount, UseCounted};
 
@@ -16,10 +16,7 @@ pub fn create<P: Provider>(ia: &Arc<Ia<P>>) -> Result<DAT_PZ_HANDLE> {
     let pz = handle::create(ia.table(), |id| {
         Ok(Pz { id, ia: ia.clone(), pd: ia.provider().alloc_pd()?, uses: UseCount::default() })
     })?;
-    let child: Arc<dyn Child> = pz.object().clone();
-    let handle = pz.publish();
-    ia.add_child(Arc::downgrade(&child), CloseRank::Pz);
-    Ok(handle)
+    Ok(ia.publish(pz, CloseRank::Pz))
 }
 
 /// Frees the PZ on behalf of the consumer.

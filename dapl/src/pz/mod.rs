@@ -50,8 +50,4 @@ impl<P: Provider> Child for Pz<P> {
     fn close(&self) {
         dapls_pz::close(self);
     }
-
-    fn counts_as_open(&self) -> bool {
-        true
-    }
 }

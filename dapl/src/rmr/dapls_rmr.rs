@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 
 use super::{BoundWindow, Rmr, RmrBinding, RmrScope, RmrState};
 use crate::error::{AccessKind, Error, Handle, Result};
-use crate::ia::{Child, CloseRank, Ia};
+use crate::ia::{CloseRank, Ia};
 use crate::lmr::{Lmr, dapls_lmr};
 use crate::provider::{Access, Bind, MemoryRegion, MemoryWindow, Provider, Region, Segment};
 use crate::pz::Pz;
@@ -34,10 +34,7 @@ pub fn create<P: Provider>(pz: Arc<Pz<P>>, scope: RmrScope) -> Result<DAT_RMR_HA
         let window = Some(BoundWindow { mw, _pz: UseGuard::of_open(pz, Handle::Pz)? });
         Ok(Rmr { id, ia: ia.clone(), pz: pz_id, scope, inner: Mutex::new(RmrState { window, bound: None }) })
     })?;
-    let child: Arc<dyn Child> = rmr.object().clone();
-    let handle = rmr.publish();
-    ia.add_child(Arc::downgrade(&child), CloseRank::Rmr);
-    Ok(handle)
+    Ok(ia.publish(rmr, CloseRank::Rmr))
 }
 
 /// The bind that was posted last; `None` if it has failed, was flushed or was invalidated by the peer, if no bind was

@@ -89,8 +89,4 @@ impl<P: Provider> Child for Rmr<P> {
     fn close(&self) {
         dapls_rmr::close(self);
     }
-
-    fn counts_as_open(&self) -> bool {
-        true
-    }
 }

@@ -55,8 +55,7 @@ impl<P: Provider> Rsp<P> {
                 return Err(error);
             }
         }
-        let child: Arc<dyn Child> = rsp.clone();
-        ia.add_child(Arc::downgrade(&child), CloseRank::Rsp);
+        ia.add_child(&rsp, CloseRank::Rsp);
         Ok(rsp)
     }
 
@@ -121,9 +120,5 @@ impl<P: Provider> Object for Rsp<P> {
 impl<P: Provider> Child for Rsp<P> {
     fn close(&self) {
         let _ = self.stop_listening();
-    }
-
-    fn counts_as_open(&self) -> bool {
-        true
     }
 }

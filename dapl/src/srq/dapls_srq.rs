@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use super::capacity::SrqCapacity;
 use super::{Srq, SrqRef};
 use crate::error::{Error, Handle, Resource, Result, State};
-use crate::ia::{AsyncError, AsyncKind, Child, CloseRank, Ia, dapls_ia};
+use crate::ia::{AsyncError, AsyncKind, CloseRank, Ia, dapls_ia};
 use crate::provider::{Provider, Segment, SharedReceiveQueue, SrqSink, SrqSpec};
 use crate::pz::Pz;
 use crate::runtime::handle::{self, UseCount, UseCounted, UseGuard};
@@ -62,10 +62,7 @@ pub fn create<P: Provider>(ia: &Arc<Ia<P>>, pz: Arc<Pz<P>>, attributes: SrqAttri
             _srq_ref: srq_ref,
         })
     })?;
-    let child: Arc<dyn Child> = srq.object().clone();
-    let handle = srq.publish();
-    ia.add_child(Arc::downgrade(&child), CloseRank::Srq);
-    Ok(handle)
+    Ok(ia.publish(srq, CloseRank::Srq))
 }
 
 /// Converts a number that must be from 1 to `limit`.

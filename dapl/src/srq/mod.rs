@@ -82,8 +82,4 @@ impl<P: Provider> Child for Srq<P> {
     fn close(&self) {
         dapls_srq::close(self);
     }
-
-    fn counts_as_open(&self) -> bool {
-        true
-    }
 }
