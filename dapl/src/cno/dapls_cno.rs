@@ -249,9 +249,7 @@ pub fn free<P: Provider>(cno: &Cno<P>) -> Result<()> {
     }
     // The handle is destroyed under the lock. So a thread that begins to wait later finds no CNO, and a thread that
     // began earlier is in `waiters`.
-    if !handle::destroy(cno.id) {
-        return Err(Error::InvalidHandle(Handle::Cno));
-    }
+    handle::free(cno.id, Handle::Cno)?;
     inner.is_freed = true;
     inner.agent = None;
     inner.descriptor = None;

@@ -98,9 +98,7 @@ impl<P: Provider> Csp<P> {
 
     /// Stops listening. Errors: `InvalidHandle` if the CSP has already stopped listening.
     pub(crate) fn stop_listening(&self) -> Result<()> {
-        if !handle::destroy(self.id) {
-            return Err(Error::InvalidHandle(Handle::Csp));
-        }
+        handle::free(self.id, Handle::Csp)?;
         self.ia.remove_child(self);
         let mut state = self.state.lock();
         let (listener, evd) = (state.listener.take(), state.evd.take());

@@ -135,9 +135,7 @@ impl<P: Provider> Ep<P> {
     pub(super) fn destroy(&self, step: EpStep) -> Result<()> {
         let mut core = self.open()?;
         core.state.after(step)?;
-        if !handle::destroy(self.id) {
-            return Err(Error::InvalidHandle(Handle::Ep));
-        }
+        handle::free(self.id, Handle::Ep)?;
         let report = self.report_unfinished("is freed", &self.post_state());
         self.end(&mut core, step)?;
         self.mark_failures_reported(&mut core);

@@ -324,19 +324,13 @@ pub fn free<P: Provider>(evd: &Evd<P>) -> Result<()> {
         return Err(Error::InvalidState(State::EvdAsync));
     }
     evd.uses().close(State::EvdInUse)?;
-    if end(evd) { Ok(()) } else { Err(Error::InvalidHandle(Handle::Plain)) }
+    close(evd)
 }
 
 /// Closes the EVD even while objects use it. A waiter returns `Aborted`. Queued and later events are dropped, and
-/// queued connection requests are rejected.
-pub fn close<P: Provider>(evd: &Evd<P>) {
-    end(evd);
-}
-
-fn end<P: Provider>(evd: &Evd<P>) -> bool {
-    if !handle::destroy(evd.id) {
-        return false;
-    }
+/// queued connection requests are rejected. Errors: `InvalidHandle` if the EVD is already closed.
+pub(super) fn close<P: Provider>(evd: &Evd<P>) -> Result<()> {
+    handle::free(evd.id, Handle::Plain)?;
     evd.ia.remove_child(evd);
     let mut inner = evd.lock();
     let signal = cancel_wait(&mut inner);
@@ -353,10 +347,11 @@ fn end<P: Provider>(evd: &Evd<P>) -> bool {
             evd.ia.close_request(child); // The consumer cannot answer it, so it is rejected.
         }
     }
-    let Some(attached) = cno else { return true };
-    let cno = attached.arc().clone();
-    cno.unwatch(evd.id);
-    drop::<UseGuard<_>>(attached);
-    cno.detached();
-    true
+    if let Some(attached) = cno {
+        let cno = attached.arc().clone();
+        cno.unwatch(evd.id);
+        drop::<UseGuard<_>>(attached);
+        cno.detached();
+    }
+    Ok(())
 }

@@ -142,7 +142,7 @@ impl<P: Provider> AsyncErrorSink for Evd<P> {
 
 impl<P: Provider> Child for Evd<P> {
     fn close(&self) {
-        dapls_evd::close(self);
+        let _ = dapls_evd::close(self);
     }
 
     fn counts_as_open(&self) -> bool {

@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 
 use super::dapli_counts::IaCounts;
 use super::{AsyncError, AsyncErrorSink, AsyncEvd, Child, Children, Ia};
-use crate::error::{Error, Handle, Result};
+use crate::error::{Handle, Result};
 use crate::names::RegisteredName;
 use crate::provider::{CmSink, Extensions, IaSpec, Limits, Provider};
 use crate::runtime::consumer_memory::{self, SocketAddress};
@@ -200,9 +200,7 @@ pub fn close<P: Provider>(ia: &Ia<P>, graceful: bool) -> Result<()> {
 
 /// Closes the objects that `begin_close` returned, and the IA.
 pub(super) fn finish_close<P: Provider>(ia: &Ia<P>, children: Vec<Weak<dyn Child>>) -> Result<()> {
-    if !handle::destroy(ia.id) {
-        return Err(Error::InvalidHandle(Handle::Ia));
-    }
+    handle::free(ia.id, Handle::Ia)?;
     publication::remove(ia);
     ia.log_counts(&children);
     for child in children {

@@ -100,19 +100,17 @@ fn check(region: Region, longest: u64) -> Result<()> {
 /// LMR.
 pub fn free<P: Provider>(lmr: &Lmr<P>) -> Result<()> {
     lmr.uses().close(State::LmrInUse)?;
-    if close(lmr) { Ok(()) } else { Err(Error::InvalidHandle(Handle::Lmr)) }
+    close(lmr)
 }
 
-/// Closes the LMR. Returns false if it is already closed.
-pub(super) fn close<P: Provider>(lmr: &Lmr<P>) -> bool {
-    let first = handle::destroy(lmr.id);
-    if first {
-        zero_based::decrement(&lmr.rights.access);
-        lmr.ia.remove_context(lmr.mr.local_key(), lmr.id);
-        lmr.ia.remove_remote_context(lmr.mr.remote_key(), lmr.id);
-        lmr.ia.remove_child(lmr);
-    }
-    first
+/// Closes the LMR. Errors: `InvalidHandle` if it is already closed.
+pub(super) fn close<P: Provider>(lmr: &Lmr<P>) -> Result<()> {
+    handle::free(lmr.id, Handle::Lmr)?;
+    zero_based::decrement(&lmr.rights.access);
+    lmr.ia.remove_context(lmr.mr.local_key(), lmr.id);
+    lmr.ia.remove_remote_context(lmr.mr.remote_key(), lmr.id);
+    lmr.ia.remove_child(lmr);
+    Ok(())
 }
 
 #[cfg(test)]

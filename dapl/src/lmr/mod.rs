@@ -106,6 +106,6 @@ impl<P: Provider> UseCounted for Lmr<P> {
 
 impl<P: Provider> Child for Lmr<P> {
     fn close(&self) {
-        dapls_lmr::close(self);
+        let _ = dapls_lmr::close(self);
     }
 }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
-use crate::error::{Error, Handle, Result};
+use crate::error::{Handle, Result};
 use crate::evd::Evd;
 use crate::ia::{Child, Ia};
 use crate::provider::Provider;
@@ -45,9 +45,7 @@ impl<P: Provider> Psp<P> {
 
     /// Stops listening. Errors: `InvalidHandle` if the PSP has already stopped listening.
     fn stop_listening(&self) -> Result<()> {
-        if !handle::destroy(self.id) {
-            return Err(Error::InvalidHandle(Handle::Psp));
-        }
+        handle::free(self.id, Handle::Psp)?;
         self.ia.remove_child(self);
         let mut state = self.state.lock();
         let (listener, evd) = (state.listener.take(), state.evd.take());

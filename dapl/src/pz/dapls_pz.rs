@@ -6,7 +6,7 @@ use std::sync::Arc;
 use dat_abi::DAT_PZ_HANDLE;
 
 use super::Pz;
-use crate::error::{Error, Handle, Result, State};
+use crate::error::{Handle, Result, State};
 use crate::ia::{CloseRank, Ia};
 use crate::provider::Provider;
 use crate::runtime::handle::{self, UseCount, UseCounted};
@@ -25,14 +25,12 @@ pub fn create<P: Provider>(ia: &Arc<Ia<P>>) -> Result<DAT_PZ_HANDLE> {
 /// has freed the PZ.
 pub fn free<P: Provider>(pz: &Pz<P>) -> Result<()> {
     pz.uses().close(State::PzInUse)?;
-    if close(pz) { Ok(()) } else { Err(Error::InvalidHandle(Handle::Pz)) }
+    close(pz)
 }
 
-/// Closes the PZ. Returns false if it is already closed.
-pub(super) fn close<P: Provider>(pz: &Pz<P>) -> bool {
-    let first = handle::destroy(pz.id);
-    if first {
-        pz.ia.remove_child(pz);
-    }
-    first
+/// Closes the PZ. Errors: `InvalidHandle` if it is already closed.
+pub(super) fn close<P: Provider>(pz: &Pz<P>) -> Result<()> {
+    handle::free(pz.id, Handle::Pz)?;
+    pz.ia.remove_child(pz);
+    Ok(())
 }

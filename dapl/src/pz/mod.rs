@@ -48,6 +48,6 @@ impl<P: Provider> UseCounted for Pz<P> {
 
 impl<P: Provider> Child for Pz<P> {
     fn close(&self) {
-        dapls_pz::close(self);
+        let _ = dapls_pz::close(self);
     }
 }

@@ -144,21 +144,15 @@ pub(crate) fn read_target<P: Provider>(ia: &Ia<P>, context: u32, region: Region)
     }
 }
 
-/// Frees the RMR, even if it is bound. Its remote context is invalid when this returns.
+/// Frees the RMR, even if it is bound. Its remote context is invalid when this returns. Errors: `InvalidHandle` if it is
+/// already freed.
 pub fn free<P: Provider>(rmr: &Rmr<P>) -> Result<()> {
-    if close(rmr) { Ok(()) } else { Err(Error::InvalidHandle(Handle::Rmr)) }
-}
-
-/// Closes the RMR. Returns false if it is already closed.
-pub(super) fn close<P: Provider>(rmr: &Rmr<P>) -> bool {
-    let first = handle::destroy(rmr.id);
-    if first {
-        let mut inner = rmr.inner.lock();
-        let window = inner.window.take();
-        rmr.replace_context(inner.bound, 0);
-        drop(inner);
-        drop(window);
-        rmr.ia.remove_child(rmr);
-    }
-    first
+    handle::free(rmr.id, Handle::Rmr)?;
+    let mut inner = rmr.inner.lock();
+    let window = inner.window.take();
+    rmr.replace_context(inner.bound, 0);
+    drop(inner);
+    drop(window);
+    rmr.ia.remove_child(rmr);
+    Ok(())
 }

@@ -87,6 +87,6 @@ impl<P: Provider> Object for Rmr<P> {
 
 impl<P: Provider> Child for Rmr<P> {
     fn close(&self) {
-        dapls_rmr::close(self);
+        let _ = dapls_rmr::free(self);
     }
 }

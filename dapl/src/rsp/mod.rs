@@ -97,9 +97,7 @@ impl<P: Provider> Rsp<P> {
     /// Stops listening, and releases the EP if no request has arrived. Errors: `InvalidHandle` if the RSP has already
     /// stopped listening.
     fn stop_listening(&self) -> Result<()> {
-        if !handle::destroy(self.id) {
-            return Err(Error::InvalidHandle(Handle::Rsp));
-        }
+        handle::free(self.id, Handle::Rsp)?;
         self.ia.remove_child(self);
         let mut state = self.state.lock();
         let (listener, evd) = (state.listener.take(), state.evd.take());

@@ -158,15 +158,13 @@ pub fn properties<P: Provider>(srq: &Srq<P>) -> SrqProperties {
 /// Errors: `InvalidState(SrqInUse)` while an EP uses the SRQ; `InvalidHandle` if another thread has freed the SRQ.
 pub fn free<P: Provider>(srq: &Srq<P>) -> Result<()> {
     srq.uses().close(State::SrqInUse)?;
-    if close(srq) { Ok(()) } else { Err(Error::InvalidHandle(Handle::Srq)) }
+    close(srq)
 }
 
-/// Closes the SRQ. Returns false if it is already closed.
-pub(super) fn close<P: Provider>(srq: &Srq<P>) -> bool {
-    let first = handle::destroy(srq.id);
-    if first {
-        srq.ia.remove_child(srq);
-        drop(srq.pz_use.lock().take());
-    }
-    first
+/// Closes the SRQ. Errors: `InvalidHandle` if it is already closed.
+pub(super) fn close<P: Provider>(srq: &Srq<P>) -> Result<()> {
+    handle::free(srq.id, Handle::Srq)?;
+    srq.ia.remove_child(srq);
+    drop(srq.pz_use.lock().take());
+    Ok(())
 }

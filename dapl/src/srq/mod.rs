@@ -80,6 +80,6 @@ impl<P: Provider> UseCounted for Srq<P> {
 
 impl<P: Provider> Child for Srq<P> {
     fn close(&self) {
-        dapls_srq::close(self);
+        let _ = dapls_srq::close(self);
     }
 }

@@ -419,6 +419,11 @@ pub fn futex(id: ObjectId) -> Option<&'static AtomicU32> {
     Some(&arena::at(id.handle)?.futex)
 }
 
+/// Like [`destroy`], but returns `InvalidHandle(wanted)` if the handle was not live.
+pub fn free(id: ObjectId, wanted: Handle) -> Result<()> {
+    if destroy(id) { Ok(()) } else { Err(Error::InvalidHandle(wanted)) }
+}
+
 /// Invalidates a handle: later calls with it fail. The object is dropped when its last user is done.
 ///
 /// Returns false if the handle was not live, for example because another thread has freed the object.
