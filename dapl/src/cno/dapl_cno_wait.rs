@@ -6,12 +6,12 @@
 use dat_abi::*;
 
 use super::Cno;
-use super::dapli_cno::{self, CnoWait, CnoWaitResult, clear};
+use super::dapli_cno::{self, CnoWaitResult, clear};
 use crate::error::{Error, Handle, Result};
 use crate::ffi;
 use crate::provider::Provider;
 use crate::runtime::handle::{from_handle, from_handle_for_post};
-use crate::runtime::wait::{self, WaitMark, WaitStep, WakeCause};
+use crate::runtime::wait::{self, ThreadWait, WaitStep, WakeCause};
 
 #[derive(Clone, Copy)]
 struct CnoWaitCall {
@@ -21,9 +21,7 @@ struct CnoWaitCall {
     /// Whether [`quick`] has polled the EVDs.
     has_polled: bool,
     /// The wait; `None` until the thread has begun to wait.
-    wait: Option<CnoWait>,
-    /// Whether the thread has stored a [`WaitMark`], so that a cancellation removes its waiter.
-    marked: bool,
+    wait: Option<ThreadWait>,
 }
 
 /// `dat_cno_wait`.
@@ -35,7 +33,7 @@ pub unsafe extern "C-unwind" fn dapl_cno_wait<P: Provider>(
     timeout: DAT_TIMEOUT,
     evd: *mut DAT_EVD_HANDLE,
 ) -> DAT_RETURN {
-    let mut call = CnoWaitCall { cno, timeout, evd, has_polled: false, wait: None, marked: false };
+    let mut call = CnoWaitCall { cno, timeout, evd, has_polled: false, wait: None };
     // SAFETY: `quick` and `step` require the same of the pointers in `call` as this function requires of its caller.
     unsafe { wait::run(&mut call, quick::<P>, step::<P>) }
 }
@@ -76,15 +74,18 @@ unsafe fn step<P: Provider>(call: &mut CnoWaitCall, cause: WakeCause) -> WaitSte
         Ok(())
     });
     let (code, evd) = match next {
-        Some(CnoWaitResult::Sleep(expected)) => return sleep::<P>(call, expected),
+        Some(CnoWaitResult::Sleep(expected)) => match &mut call.wait {
+            Some(wait) => return wait.sleep(expected, clear::<P>),
+            None => (Error::Internal.code(), None),
+        },
         Some(CnoWaitResult::Evd(evd)) => (DAT_SUCCESS, Some(evd)),
         // A timeout also sets the handle to null (spec/events 3.5).
         Some(CnoWaitResult::Fail(Error::QueueEmpty)) => (DAT_QUEUE_EMPTY, Some(0)),
         Some(CnoWaitResult::Fail(error)) => (error.code(), None),
         None => (code, None),
     };
-    if let (true, Some(wait)) = (call.marked, call.wait) {
-        WaitMark::remove(wait.token);
+    if let Some(wait) = &call.wait {
+        wait.end();
     }
     if let Some(evd) = evd {
         // SAFETY: the caller guarantees that `call.evd` is null or writable.
@@ -102,14 +103,4 @@ fn run_step<P: Provider>(call: &mut CnoWaitCall, cause: WakeCause) -> Result<Cno
     let (wait, next) = dapli_cno::begin(&cno, call.timeout, call.has_polled);
     call.wait = Some(wait);
     Ok(next)
-}
-
-fn sleep<P: Provider>(call: &mut CnoWaitCall, expected: u32) -> WaitStep {
-    let Some(wait) = call.wait else { return WaitStep::Done(Error::Internal.code()) };
-    let Some((word, _)) = wait::futex_word(wait.id) else { return WaitStep::Done(Error::Internal.code()) };
-    if !call.marked {
-        call.marked = true;
-        WaitMark { id: wait.id, token: wait.token, clear: clear::<P> }.store();
-    }
-    WaitStep::Sleep { word, expected, deadline: wait.deadline }
 }

@@ -20,7 +20,7 @@ use crate::provider::Provider;
 use crate::runtime::descriptor::Descriptor;
 use crate::runtime::handle::{self, ObjectId};
 use crate::runtime::thread::ThreadId;
-use crate::runtime::wait::{self, Deadline, WakeCause};
+use crate::runtime::wait::{self, Deadline, ThreadWait, WakeCause};
 
 /// The fields protected by the CNO's lock.
 #[derive(Default)]
@@ -69,14 +69,6 @@ impl CnoState {
     }
 }
 
-/// Identifies a wait before and after the sleeps of its thread.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct CnoWait {
-    pub(super) id: ObjectId,
-    pub(super) token: u64,
-    pub(super) deadline: Deadline,
-}
-
 /// Result of a step.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum CnoWaitResult {
@@ -88,8 +80,8 @@ pub(super) enum CnoWaitResult {
 }
 
 /// Begins a wait. `has_polled`: [`Cno::wait_quickly`] has just polled the EVDs.
-pub(super) fn begin<P: Provider>(cno: &Cno<P>, timeout: DAT_TIMEOUT, has_polled: bool) -> (CnoWait, CnoWaitResult) {
-    let mut wait = CnoWait { id: cno.id, token: wait::token(), deadline: Deadline::NEVER };
+pub(super) fn begin<P: Provider>(cno: &Cno<P>, timeout: DAT_TIMEOUT, has_polled: bool) -> (ThreadWait, CnoWaitResult) {
+    let mut wait = ThreadWait::new(cno.id);
     let polling = loop {
         let mut inner = cno.inner.lock();
         // A trigger that is queued already needs neither a waiter nor a poll. Over a network each poll is a system
@@ -148,7 +140,7 @@ fn poll_all(cno: ObjectId, polling: &PolledEvds, takes: bool) -> Option<(&Arc<dy
 
 /// Continues a wait after a sleep. If the CNO no longer exists, its IA was closed, because `dat_cno_free` fails while
 /// threads wait. The wait then ends without an EVD.
-pub(super) fn resume<P: Provider>(wait: &CnoWait, cause: WakeCause) -> CnoWaitResult {
+pub(super) fn resume<P: Provider>(wait: &ThreadWait, cause: WakeCause) -> CnoWaitResult {
     match handle::from_id::<Cno<P>>(wait.id) {
         Some(cno) => cno.poll_and_arm(wait.token, cause),
         None => CnoWaitResult::Evd(0),
@@ -242,7 +234,7 @@ impl<P: Provider> Cno<P> {
     }
 
     /// Polls without sleeping for an adaptive time, as a wait on an EVD does.
-    fn spin(&self, wait: &CnoWait, mut polling: PolledEvds) -> Option<CnoWaitResult> {
+    fn spin(&self, wait: &ThreadWait, mut polling: PolledEvds) -> Option<CnoWaitResult> {
         let most = polling.sources.iter().map(|(_, longest)| *longest).max().unwrap_or(0);
         if most == 0 || cfg!(loom) {
             return None; // loom models have no clock

@@ -5,14 +5,14 @@
 
 use dat_abi::*;
 
-use super::dapli_wait::{self, EvdWait, EvdWaitResult};
+use super::dapli_wait::{self, EvdWaitResult, clear};
 use super::event_record::{write_event, write_plain};
-use super::{Evd, Event, dapli_wait::clear};
+use super::{Evd, Event};
 use crate::error::{Error, Handle, Result};
 use crate::ffi;
 use crate::provider::{Completion, Provider};
 use crate::runtime::handle::{EvdHandle, from_handle};
-use crate::runtime::wait::{self, WaitMark, WaitStep, WakeCause};
+use crate::runtime::wait::{self, ThreadWait, WaitStep, WakeCause};
 
 /// Writes an event of this EVD in the layout of one version of DAT. `out` is writable.
 pub(crate) type WriteEvent<E> = unsafe fn(out: *mut E, evd: DAT_EVD_HANDLE, event: &Event);
@@ -31,9 +31,7 @@ struct EvdWaitCall<E> {
     write: WriteEvent<E>,
     more: *mut DAT_COUNT,
     /// The wait; `None` until the thread has begun to wait.
-    wait: Option<EvdWait>,
-    /// Whether the thread has stored a [`WaitMark`], so that a cancellation removes its waiter.
-    marked: bool,
+    wait: Option<ThreadWait>,
 }
 
 /// `dat_evd_wait`.
@@ -67,7 +65,7 @@ pub(crate) unsafe fn wait_as<P: Provider, E: Copy>(
     write_plain: WritePlain<E>,
     write: WriteEvent<E>,
 ) -> DAT_RETURN {
-    let mut call = EvdWaitCall { evd, timeout, threshold, event, write_plain, write, more, wait: None, marked: false };
+    let mut call = EvdWaitCall { evd, timeout, threshold, event, write_plain, write, more, wait: None };
     // SAFETY: `quick` and `step` expect an `EvdWaitCall` whose pointers satisfy this function's contract.
     unsafe { wait::run(&mut call, quick::<P, E>, step::<P, E>) }
 }
@@ -98,27 +96,27 @@ unsafe fn step<P: Provider, E: Copy>(call: &mut EvdWaitCall<E>, cause: WakeCause
         next = Some(run_step::<P, E>(call, cause)?);
         Ok(())
     });
-    match next {
-        Some(EvdWaitResult::Sleep(expected)) => sleep::<P, E>(call, expected),
+    let (code, more) = match next {
+        Some(EvdWaitResult::Sleep(expected)) => match &mut call.wait {
+            Some(wait) => return wait.sleep(expected, clear::<P>),
+            None => (Error::Internal.code(), None),
+        },
         Some(EvdWaitResult::Event(event, more)) => {
-            remove_mark(call);
             // SAFETY: `run_step` has checked that `event` is not null, and the caller guarantees that it is writable.
             unsafe { (call.write)(call.event, call.evd, &event) };
-            // SAFETY: `run_step` has checked that `more` is not null, and the caller guarantees that it is writable.
-            unsafe { ffi::put(call.more, count(more)) };
-            WaitStep::Done(DAT_SUCCESS)
+            (DAT_SUCCESS, Some(more))
         }
-        Some(EvdWaitResult::Fail(error, more)) => {
-            remove_mark(call);
-            // SAFETY: `run_step` has checked that `more` is not null, and the caller guarantees that it is writable.
-            unsafe { ffi::put(call.more, count(more)) };
-            WaitStep::Done(error.code())
-        }
-        None => {
-            remove_mark(call);
-            WaitStep::Done(code)
-        }
+        Some(EvdWaitResult::Fail(error, more)) => (error.code(), Some(more)),
+        None => (code, None),
+    };
+    if let Some(wait) = &call.wait {
+        wait.end();
     }
+    if let Some(more) = more {
+        // SAFETY: `run_step` has checked that `more` is not null, and the caller guarantees that it is writable.
+        unsafe { ffi::put(call.more, count(more)) };
+    }
+    WaitStep::Done(code)
 }
 
 /// Completes a wait for one event on an EVD without CNO and descriptor, if the oldest event, queued or found by a poll,
@@ -153,22 +151,6 @@ fn run_step<P: Provider, E: Copy>(call: &mut EvdWaitCall<E>, cause: WakeCause) -
     let (wait, next) = dapli_wait::begin(&evd, call.timeout, call.threshold)?;
     call.wait = Some(wait);
     Ok(next)
-}
-
-fn sleep<P: Provider, E: Copy>(call: &mut EvdWaitCall<E>, expected: u32) -> WaitStep {
-    let Some(wait) = call.wait else { return WaitStep::Done(Error::Internal.code()) };
-    let Some((word, _)) = wait::futex_word(wait.id) else { return WaitStep::Done(Error::Internal.code()) };
-    if !call.marked {
-        call.marked = true;
-        WaitMark { id: wait.id, token: wait.token, clear: clear::<P> }.store();
-    }
-    WaitStep::Sleep { word, expected, deadline: wait.deadline }
-}
-
-fn remove_mark<E: Copy>(call: &EvdWaitCall<E>) {
-    if let (true, Some(wait)) = (call.marked, call.wait) {
-        WaitMark::remove(wait.token);
-    }
 }
 
 fn count(n: usize) -> DAT_COUNT {

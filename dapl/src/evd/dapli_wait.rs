@@ -15,15 +15,7 @@ use crate::error::{Error, Result, State};
 use crate::provider::{CompletionQueue, Provider};
 use crate::runtime::handle::{self, ObjectId};
 use crate::runtime::sync::MutexGuard;
-use crate::runtime::wait::{self, Deadline, WakeCause};
-
-/// Identifies a wait before and after the sleeps of its thread.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct EvdWait {
-    pub(super) id: ObjectId,
-    pub(super) token: u64,
-    pub(super) deadline: Deadline,
-}
+use crate::runtime::wait::{self, Deadline, ThreadWait, WakeCause};
 
 /// Result of a step.
 #[derive(Clone, Copy, Debug)]
@@ -43,8 +35,9 @@ pub(super) fn begin<P: Provider>(
     evd: &Evd<P>,
     timeout: DAT_TIMEOUT,
     threshold: i32,
-) -> Result<(EvdWait, EvdWaitResult)> {
-    let token = wait::token();
+) -> Result<(ThreadWait, EvdWaitResult)> {
+    let mut wait = ThreadWait::new(evd.id);
+    let token = wait.token;
     let mut inner = evd.lock();
     inner.queue.begin_wait(token, threshold)?;
     // If enough events are queued, the wait does not poll. So the events of one poll are dequeued before the next poll.
@@ -52,7 +45,6 @@ pub(super) fn begin<P: Provider>(
     if !inner.queue.has_enough(threshold) {
         evd.fetch(&mut inner, FetchMode::Poll);
     }
-    let mut wait = EvdWait { id: evd.id, token, deadline: Deadline::NEVER };
     if timeout == 0 || inner.queue.check_wait(token, false) == WaitStatus::Enough {
         return Ok((wait, evd.finish_wait(inner, token, Some(Error::TimedOut))));
     }
@@ -69,7 +61,7 @@ pub(super) fn begin<P: Provider>(
 }
 
 /// Runs the step after a sleep.
-pub(super) fn resume<P: Provider>(wait: &EvdWait, cause: WakeCause) -> EvdWaitResult {
+pub(super) fn resume<P: Provider>(wait: &ThreadWait, cause: WakeCause) -> EvdWaitResult {
     match handle::from_id::<Evd<P>>(wait.id) {
         Some(evd) => evd.poll_and_arm(wait, cause),
         None => EvdWaitResult::Fail(Error::Aborted, 0),
@@ -89,7 +81,7 @@ pub(super) fn clear<P: Provider>(id: ObjectId, token: u64) {
 
 impl<P: Provider> Evd<P> {
     /// Polls without sleeping for an adaptive time, which grows when polling was successful.
-    fn spin(&self, wait: &EvdWait) -> Option<EvdWaitResult> {
+    fn spin(&self, wait: &ThreadWait) -> Option<EvdWaitResult> {
         let most = self.cq.as_ref().map_or(0, |cq| cq.max_spin());
         if most == 0 || cfg!(loom) {
             return None; // loom models have no clock
@@ -115,14 +107,19 @@ impl<P: Provider> Evd<P> {
 
     /// Polls, and arms the CQ before the caller sleeps. The CQ refuses to be armed while it has a completion; then
     /// polls again, so that no event is missed.
-    fn poll_and_arm(&self, wait: &EvdWait, cause: WakeCause) -> EvdWaitResult {
+    fn poll_and_arm(&self, wait: &ThreadWait, cause: WakeCause) -> EvdWaitResult {
         let mut inner = self.lock();
         self.fetch(&mut inner, FetchMode::Poll);
         self.arm_and_poll(inner, wait, cause)
     }
 
     /// Like [`Self::poll_and_arm`], without the first poll.
-    fn arm_and_poll(&self, mut inner: MutexGuard<'_, EvdState<P>>, wait: &EvdWait, cause: WakeCause) -> EvdWaitResult {
+    fn arm_and_poll(
+        &self,
+        mut inner: MutexGuard<'_, EvdState<P>>,
+        wait: &ThreadWait,
+        cause: WakeCause,
+    ) -> EvdWaitResult {
         loop {
             let found = inner.queue.check_wait(wait.token, cause == WakeCause::TimedOut);
             let over = match cause {

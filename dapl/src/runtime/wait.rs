@@ -3,7 +3,7 @@
 //! The entries of `dat_evd_wait` and `dat_cno_wait` call [`run`], which first tries to find an event without sleeping.
 //! If there is none, it alternates between steps and sleeps. A step holds locks and references, with cancellation
 //! deferred. A sleep on a futex word runs in stack frames that own nothing, because glibc's forced unwinding passes
-//! through them. A thread that is cancelled leaves a [`WaitMark`] in its thread-local storage, whose destructor removes
+//! through them. A thread that is cancelled leaves a `WaitMark` in its thread-local storage, whose destructor removes
 //! the waiter. The futex words are in the arena of handles, so they outlive the objects.
 //!
 //! The module also decides when a thread that polls without success pauses or yields its CPU (`relax`,
@@ -16,6 +16,7 @@ use std::sync::atomic::AtomicU64;
 
 use dat_abi::{DAT_RETURN, DAT_TIMEOUT, DAT_TIMEOUT_INFINITE};
 
+use crate::error::Error;
 use crate::runtime::cancel;
 use crate::runtime::handle::{self, ObjectId};
 use crate::runtime::sync::{AtomicU32, Ordering};
@@ -161,8 +162,8 @@ fn is_bound_to_one_cpu() -> bool {
     cfg!(not(loom)) && rustix::thread::sched_getaffinity(None).is_ok_and(|cpus| cpus.count() == 1)
 }
 
-/// Returns a unique number for a wait, never 0.
-pub fn token() -> u64 {
+/// Returns a unique number for a wait.
+fn token() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
@@ -301,15 +302,49 @@ unsafe extern "C-unwind" {
     fn poll(descriptors: *mut libc::pollfd, count: libc::nfds_t, timeout: c_int) -> c_int;
 }
 
-/// A sleeping wait, and how to remove it if its thread is cancelled.
-#[derive(Clone, Copy)]
-pub struct WaitMark {
+/// A wait of a thread on an object. It is kept between the sleeps of the thread.
+#[derive(Clone, Copy, Debug)]
+pub struct ThreadWait {
     /// The object waited on.
     pub id: ObjectId,
-    /// Token of the wait.
+    /// Identifies the wait among those of the object.
     pub token: u64,
-    /// Removes the waiter from the object.
-    pub clear: fn(ObjectId, u64),
+    pub deadline: Deadline,
+    /// Whether the thread has stored a [`WaitMark`], so that a cancellation removes its waiter.
+    is_marked: bool,
+}
+
+impl ThreadWait {
+    /// Creates a wait without a deadline.
+    pub fn new(id: ObjectId) -> Self {
+        ThreadWait { id, token: token(), deadline: Deadline::NEVER, is_marked: false }
+    }
+
+    /// The step that sleeps while the futex word of the object equals `expected`. If the thread is cancelled in a sleep,
+    /// `clear` removes its waiter from the object.
+    pub fn sleep(&mut self, expected: u32, clear: fn(ObjectId, u64)) -> WaitStep {
+        let Some(word) = handle::futex(self.id) else { return WaitStep::Done(Error::Internal.code()) };
+        if !std::mem::replace(&mut self.is_marked, true) {
+            let mark = WaitMark { id: self.id, token: self.token, clear };
+            // A thread without thread-local storage is exiting and cannot be cancelled any more.
+            let _ = MARKS.try_with(|marks| marks.0.borrow_mut().push(mark));
+        }
+        WaitStep::Sleep { word, expected, deadline: self.deadline }
+    }
+
+    /// Called when the wait returns.
+    pub fn end(&self) {
+        if self.is_marked {
+            let _ = MARKS.try_with(|marks| marks.0.borrow_mut().retain(|mark| mark.token != self.token));
+        }
+    }
+}
+
+/// A sleeping wait, and how to remove it if its thread is cancelled.
+struct WaitMark {
+    id: ObjectId,
+    token: u64,
+    clear: fn(ObjectId, u64),
 }
 
 struct ThreadWaitMarks(RefCell<Vec<WaitMark>>);
@@ -326,19 +361,6 @@ impl Drop for ThreadWaitMarks {
 
 thread_local! {
     static MARKS: ThreadWaitMarks = const { ThreadWaitMarks(RefCell::new(Vec::new())) };
-}
-
-impl WaitMark {
-    /// Stores the mark before the first sleep of a wait.
-    pub fn store(self) {
-        // A thread without thread-local storage is exiting and cannot be cancelled any more.
-        let _ = MARKS.try_with(|marks| marks.0.borrow_mut().push(self));
-    }
-
-    /// Removes the mark of a wait that has returned.
-    pub fn remove(token: u64) {
-        let _ = MARKS.try_with(|marks| marks.0.borrow_mut().retain(|mark| mark.token != token));
-    }
 }
 
 #[cfg(test)]
