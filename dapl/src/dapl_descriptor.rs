@@ -8,11 +8,11 @@
 use dat_abi::*;
 
 use crate::cno::{Cno, dapls_cno};
-use crate::error::{Error, Handle};
+use crate::error::Handle;
 use crate::evd::{Evd, dapls_descriptor};
 use crate::ffi::{guard, require};
 use crate::provider::Provider;
-use crate::runtime::handle::{self, Kind, from_handle};
+use crate::runtime::handle::from_handle;
 
 /// Provider attributes with the addresses of `dapl_descriptor` and `dapl_descriptor_arm`, in hexadecimal.
 pub(crate) fn named_attributes<P: Provider>() -> [(String, String); 2] {
@@ -31,10 +31,9 @@ pub(crate) fn named_attributes<P: Provider>() -> [(String, String); 2] {
 unsafe extern "C" fn dapl_descriptor<P: Provider>(object: DAT_HANDLE, out: *mut i32) -> DAT_RETURN {
     guard(|| {
         require(out, 2)?;
-        let number = match handle::kind_of(object) {
-            Some(Kind::Evd) => dapls_descriptor::descriptor(&*from_handle::<Evd<P>>(object, Handle::Plain)?)?,
-            Some(Kind::Cno) => dapls_cno::descriptor(&*from_handle::<Cno<P>>(object, Handle::Cno)?)?,
-            _ => return Err(Error::InvalidHandle(Handle::Any)),
+        let number = match from_handle::<Evd<P>>(object, Handle::Any) {
+            Ok(evd) => dapls_descriptor::descriptor(&*evd)?,
+            Err(_) => dapls_cno::descriptor(&*from_handle::<Cno<P>>(object, Handle::Any)?)?,
         };
         // SAFETY: `out` is not null, and the caller guarantees that it is writable.
         unsafe { out.write_unaligned(number) };
@@ -49,12 +48,11 @@ unsafe extern "C" fn dapl_descriptor<P: Provider>(object: DAT_HANDLE, out: *mut 
 /// # Safety
 /// `object` may have any value.
 unsafe extern "C" fn dapl_descriptor_arm<P: Provider>(object: DAT_HANDLE) -> DAT_RETURN {
-    guard(|| match handle::kind_of(object) {
-        Some(Kind::Evd) => dapls_descriptor::arm(&*from_handle::<Evd<P>>(object, Handle::Plain)?),
-        Some(Kind::Cno) => {
-            dapls_cno::arm_descriptor(&*from_handle::<Cno<P>>(object, Handle::Cno)?);
+    guard(|| match from_handle::<Evd<P>>(object, Handle::Any) {
+        Ok(evd) => dapls_descriptor::arm(&*evd),
+        Err(_) => {
+            dapls_cno::arm_descriptor(&*from_handle::<Cno<P>>(object, Handle::Any)?);
             Ok(())
         }
-        _ => Err(Error::InvalidHandle(Handle::Any)),
     })
 }

@@ -46,7 +46,7 @@ pub unsafe extern "C" fn dapl2_handle_extendedop<P: Provider>(
 /// `InvalidParameter(2)` for undefined numbers.
 fn check_operation<P: Provider>(handle: DAT_HANDLE, op: DAT_EXTENDED_OP) -> Result<()> {
     const LAST: DAT_IB_OP = DAT_IB_UD_AH_FREE_OP;
-    handle::kind_of(handle).ok_or(Error::InvalidHandle(Handle::Any))?;
+    handle::handle_type(handle).ok_or(Error::InvalidHandle(Handle::Any))?;
     match DAT_IB_OP::try_from(op) {
         Ok(DAT_IB_FETCH_AND_ADD_OP | DAT_IB_CMP_AND_SWAP_OP | DAT_IB_RDMA_WRITE_IMMED_OP) => {
             from_handle::<Ep<P>>(handle, Handle::Ep)?;

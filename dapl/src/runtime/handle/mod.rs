@@ -17,7 +17,7 @@ use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 
-use dat_abi::DAT_PROVIDER;
+use dat_abi::*;
 
 use crate::error::{Error, Handle, Result};
 use crate::runtime::cancel;
@@ -46,22 +46,22 @@ pub use refs::{PostRef, QuickRef, Ref};
 pub use uses::{UseCount, UseCounted, UseGuard};
 use word::StateWord;
 
-/// Kinds of objects, numbered from 1 so that zeroed memory has no kind.
+/// Kinds of objects. The number of a kind is its DAT handle type plus 1, so that zeroed memory has no kind.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(u8)]
 pub enum Kind {
-    Ia = 1,
-    Pz,
-    Cno,
-    Evd,
-    Lmr,
-    Rmr,
-    Srq,
-    Ep,
-    Cr,
-    Psp,
-    Rsp,
-    Csp,
+    Cr = 1 + DAT_HANDLE_TYPE_CR as u8,
+    Ep = 1 + DAT_HANDLE_TYPE_EP as u8,
+    Evd = 1 + DAT_HANDLE_TYPE_EVD as u8,
+    Ia = 1 + DAT_HANDLE_TYPE_IA as u8,
+    Lmr = 1 + DAT_HANDLE_TYPE_LMR as u8,
+    Psp = 1 + DAT_HANDLE_TYPE_PSP as u8,
+    Pz = 1 + DAT_HANDLE_TYPE_PZ as u8,
+    Rmr = 1 + DAT_HANDLE_TYPE_RMR as u8,
+    Rsp = 1 + DAT_HANDLE_TYPE_RSP as u8,
+    Cno = 1 + DAT_HANDLE_TYPE_CNO as u8,
+    Srq = 1 + DAT_HANDLE_TYPE_SRQ as u8,
+    Csp = 1 + v2::DAT_HANDLE_TYPE_CSP as u8,
 }
 
 /// An object with a handle.
@@ -388,29 +388,15 @@ pub fn is_live(id: ObjectId) -> bool {
     })
 }
 
-/// The kind of the object of a handle; `None` if the handle is not live.
-pub fn kind_of(handle: *mut c_void) -> Option<Kind> {
-    const KINDS: [Kind; 12] = [
-        Kind::Ia,
-        Kind::Pz,
-        Kind::Cno,
-        Kind::Evd,
-        Kind::Lmr,
-        Kind::Rmr,
-        Kind::Srq,
-        Kind::Ep,
-        Kind::Cr,
-        Kind::Psp,
-        Kind::Rsp,
-        Kind::Csp,
-    ];
+/// The DAT type of a handle; `None` if the handle is not live.
+pub fn handle_type(handle: *mut c_void) -> Option<DAT_HANDLE_TYPE> {
     let word = arena::at(handle as usize)?.word.load(Ordering::Acquire);
-    KINDS.into_iter().find(|kind| StateWord::is(word, *kind))
+    (word & StateWord::LIVE != 0).then(|| DAT_HANDLE_TYPE::from(StateWord::kind(word) - 1))
 }
 
 /// The consumer context of a live object of any kind.
 pub fn context(handle: *mut c_void) -> Option<&'static AtomicU64> {
-    kind_of(handle)?;
+    handle_type(handle)?;
     Some(&arena::at(handle as usize)?.context)
 }
 
