@@ -72,38 +72,25 @@ unsafe impl Send for RegisteredName {}
 // Only the content of the mutex changes after construction.
 unsafe impl Sync for RegisteredName {}
 
-/// What the last registration under a name contained.
-struct Registration {
-    info: RegistrationInfo,
-    params: String,
-    library: String,
-}
-
-/// Version numbers and thread safety of the last registration under this name.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct RegistrationInfo {
+/// What libdat has passed at a registration of a name.
+#[derive(Clone, Debug)]
+pub struct Registration {
     /// Major version of the API.
     pub major: u32,
     /// Minor version of the API.
     pub minor: u32,
     /// The thread safety that `dat_ia_query` reports: the registry's flag, or `true` if libdat is this project's.
     pub thread_safe: bool,
+    /// The `ia_params` field of the name's dat.conf line.
+    pub params: String,
+    /// The library file name in the name's dat.conf line.
+    pub library: String,
 }
 
 impl RegisteredName {
     /// The IA name, as text.
     pub fn name(&self) -> &str {
         &self.text
-    }
-
-    /// The `ia_params` field of its dat.conf line.
-    pub fn params(&self) -> String {
-        self.last.lock().params.clone()
-    }
-
-    /// The library file name in its dat.conf line.
-    pub fn library(&self) -> String {
-        self.last.lock().library.clone()
     }
 
     /// The provider table, valid until the process ends. Its length depends on the version.
@@ -119,9 +106,9 @@ impl RegisteredName {
         self.table.version()
     }
 
-    /// Version numbers and thread safety of the last registration.
-    pub fn info(&self) -> RegistrationInfo {
-        self.last.lock().info
+    /// The last registration under this name.
+    pub fn last(&self) -> Registration {
+        self.last.lock().clone()
     }
 }
 
@@ -146,14 +133,7 @@ pub fn find(version: Version, name: &CStr) -> Option<&'static RegisteredName> {
 }
 
 /// Adds a name. A second registration of the same name and version updates the first one and keeps its table.
-pub(crate) fn remember(
-    name: &CStr,
-    params: &CStr,
-    library: String,
-    info: RegistrationInfo,
-    table: VersionedTable,
-) -> &'static RegisteredName {
-    let last = Registration { info, params: params.to_string_lossy().into_owned(), library };
+pub(crate) fn remember(name: &CStr, last: Registration, table: VersionedTable) -> &'static RegisteredName {
     let mut names = NAMES.lock();
     if let Some(known) = names.iter().copied().find(|known| known.is(table.version(), name)) {
         *known.last.lock() = last;
@@ -175,18 +155,24 @@ mod tests {
 
     #[test]
     fn a_name_has_a_registration_per_version() {
-        let info = |major| RegistrationInfo { major, minor: 0, thread_safe: false };
+        let last = |major, params: &str| Registration {
+            major,
+            minor: 0,
+            thread_safe: false,
+            params: params.to_owned(),
+            library: String::new(),
+        };
         // SAFETY: both tables consist of nullable pointers, so all-zero bytes are valid.
         let (old, new): (DAT_PROVIDER, v2::DAT_PROVIDER) = unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
-        let first = remember(c"names-both", c"one", String::new(), info(1), VersionedTable::V1(old));
-        let second = remember(c"names-both", c"two", String::new(), info(2), VersionedTable::V2(new));
+        let first = remember(c"names-both", last(1, "one"), VersionedTable::V1(old));
+        let second = remember(c"names-both", last(2, "two"), VersionedTable::V2(new));
         assert_eq!((first.version(), second.version()), (Version::V1, Version::V2));
-        assert_eq!((first.params().as_str(), second.params().as_str()), ("one", "two"));
+        assert_eq!((first.last().params, second.last().params), ("one".to_owned(), "two".to_owned()));
         assert_ne!(first.table(), second.table());
         let found = find(Version::V2, c"names-both").unwrap();
         assert!(std::ptr::eq(found, second) && find(Version::V2, c"names-none").is_none());
-        let again = remember(c"names-both", c"three", String::new(), info(2), VersionedTable::V2(new));
-        assert!(std::ptr::eq(again, second) && second.params() == "three" && first.params() == "one");
+        let again = remember(c"names-both", last(2, "three"), VersionedTable::V2(new));
+        assert!(std::ptr::eq(again, second) && second.last().params == "three" && first.last().params == "one");
         assert_eq!((Version::of_major(2), Version::of_major(3)), (Some(Version::V2), None));
     }
 }

@@ -9,7 +9,7 @@ use std::ffi::{CStr, c_char};
 use dat_abi::*;
 
 use crate::libdat::{self, Libdat};
-use crate::names::{self, RegistrationInfo, Version, VersionedTable};
+use crate::names::{self, Registration, Version, VersionedTable};
 use crate::provider::Provider;
 use crate::runtime::{cancel, fork, logger};
 use crate::table;
@@ -58,12 +58,14 @@ pub unsafe fn init<P: Provider>(libdat: Libdat, info: *const DAT_PROVIDER_INFO, 
     // SAFETY: the caller guarantees that the functions are those of `libdat.so.1`. For version 2, `functions` has found
     // them in libdat2.
     let is_own_libdat = unsafe { libdat::init(version, libdat) };
-    let registered = RegistrationInfo {
+    let registered = Registration {
         major: info.dapl_version_major,
         minor: info.dapl_version_minor,
         thread_safe: is_own_libdat || info.is_thread_safe != DAT_FALSE,
+        params: params.to_string_lossy().into_owned(),
+        library: libdat::library_name(version),
     };
-    let made = names::remember(name, params, libdat::library_name(version), registered, table_of::<P>(version));
+    let made = names::remember(name, registered, table_of::<P>(version));
     // SAFETY: the function is libdat's, the table is never freed, and `info` is valid during the call.
     let code = unsafe { (libdat.add)(made.table(), &raw const info) };
     if code != DAT_SUCCESS {
@@ -127,6 +129,7 @@ pub(crate) fn for_test<P: Provider>(name: &CStr) -> &'static names::RegisteredNa
 /// Like [`for_test`], with these `ia_params`.
 #[cfg(test)]
 pub(crate) fn for_test_with<P: Provider>(name: &CStr, params: &CStr) -> &'static names::RegisteredName {
-    let registered = RegistrationInfo { major: 1, minor: 2, thread_safe: true };
-    names::remember(name, params, String::new(), registered, VersionedTable::V1(table::table::<P>()))
+    let params = params.to_string_lossy().into_owned();
+    let registered = Registration { major: 1, minor: 2, thread_safe: true, params, library: String::new() };
+    names::remember(name, registered, VersionedTable::V1(table::table::<P>()))
 }

@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use super::dapli_counts::IaCounts;
 use super::{AsyncError, AsyncErrorSink, AsyncEvd, Child, Children, Ia};
 use crate::error::{Handle, Result};
-use crate::names::RegisteredName;
+use crate::names::{RegisteredName, Registration};
 use crate::provider::{CmSink, Extensions, IaSpec, Limits, Provider};
 use crate::runtime::consumer_memory::{self, SocketAddress};
 use crate::runtime::handle::{self, ObjectId, UnpublishedObject, UseGuard};
@@ -49,8 +49,9 @@ pub fn open<P: Provider>(
 ) -> Result<(DAT_IA_HANDLE, DAT_EVD_HANDLE)> {
     hazard::prepare();
     // The trace settings are removed from `ia_params`; the provider gets the other words.
-    let (tracing, params) = trace::TraceSettings::read(&registration.params());
-    let spec = IaSpec { name: registration.name(), params: &params, library: &registration.library() };
+    let Registration { params, library, .. } = registration.last();
+    let (tracing, params) = trace::TraceSettings::read(&params);
+    let spec = IaSpec { name: registration.name(), params: &params, library: &library };
     let made = handle::create(registration.table(), |id| {
         let provider = P::open(&spec, sink)?;
         Ok(Ia {

@@ -56,7 +56,7 @@ pub(super) fn ia_attributes<P: Provider>(ia: &Ia<P>) -> DAT_IA_ATTR {
 }
 
 pub(super) fn provider_attributes<P: Provider>(ia: &Ia<P>) -> DAT_PROVIDER_ATTR {
-    let registered = ia.registration.info();
+    let registered = ia.registration.last();
     let (attribute_count, attributes) = ia.show_counts();
     let has_srqs = ia.limits().max_srqs > 0;
     let with_srqs = |bits: DAT_COUNT| if has_srqs { bits } else { 0 };
