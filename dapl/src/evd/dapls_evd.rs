@@ -16,8 +16,8 @@ use super::queue::{EventQueue, EventSignal};
 use super::{Evd, NotifyMode};
 use crate::cno::Cno;
 use crate::error::{Error, Handle, Resource, Result, State};
-use crate::ia::dapls_ia::{self, AsyncEvdChoice};
-use crate::ia::{AsyncError, AsyncErrorSink, AsyncKind, CloseRank, Ia};
+use crate::ia::dapls_ia::{self, AsyncEvdConstructor};
+use crate::ia::{AsyncError, AsyncEvd, AsyncKind, CloseRank, Ia};
 use crate::provider::{CompletionQueue, CqSink, Provider};
 use crate::runtime::empty_check::{EmptyCheck, QueueCheck};
 use crate::runtime::handle::{self, UnpublishedObject, UseCount, UseCounted, UseGuard};
@@ -85,13 +85,13 @@ pub fn create<P: Provider>(
 }
 
 /// Makes `ia::open` create an async EVD of this length.
-pub fn with_ia<P: Provider>(length: i32) -> AsyncEvdChoice<P> {
-    AsyncEvdChoice::Make(Box::new(move |ia| {
+pub fn with_ia<P: Provider>(length: i32) -> AsyncEvdConstructor<P> {
+    Box::new(move |ia| {
         let evd = build(ia, length, None, EventSources::default().with(EventSource::Async))?;
         let object = evd.object().clone();
         ia.publish(evd, CloseRank::AsyncEvd);
-        Ok(object as Arc<dyn AsyncErrorSink>)
-    }))
+        Ok(AsyncEvd::Own(object))
+    })
 }
 
 /// Checks a length against the IA's limit; the error for a length above it is `too_long`. A length of zero or less is

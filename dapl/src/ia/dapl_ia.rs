@@ -7,8 +7,8 @@ use std::ffi::CStr;
 
 use dat_abi::*;
 
-use super::dapls_ia::{self, AsyncEvdChoice};
-use super::{Ia, query};
+use super::dapls_ia::{self, AsyncEvdConstructor};
+use super::{AsyncErrorSink, AsyncEvd, Ia, query};
 use crate::dapl_descriptor;
 use crate::error::{Error, Handle, Result};
 use crate::evd::{Evd, EventSource, dapls_evd};
@@ -74,9 +74,9 @@ pub(crate) unsafe fn open<P: Provider>(
 }
 
 /// Decodes the async EVD argument of `dat_ia_openv` (spec/registry 4.3).
-fn choice<P: Provider>(evd: DAT_EVD_HANDLE, length: DAT_COUNT) -> Result<AsyncEvdChoice<P>> {
+fn choice<P: Provider>(evd: DAT_EVD_HANDLE, length: DAT_COUNT) -> Result<AsyncEvdConstructor<P>> {
     if evd == DAT_EVD_ASYNC_EXISTS {
-        return Ok(AsyncEvdChoice::OutOfScope);
+        return Ok(Box::new(|_| Ok(AsyncEvd::OutOfScope)));
     }
     if evd.is_null() {
         return if length > 0 { Ok(dapls_evd::with_ia(length)) } else { Err(Error::InvalidParameter(2)) };
@@ -85,7 +85,8 @@ fn choice<P: Provider>(evd: DAT_EVD_HANDLE, length: DAT_COUNT) -> Result<AsyncEv
     if !evd.serves(EventSource::Async) {
         return Err(Error::InvalidHandle(Handle::EvdAsync));
     }
-    Ok(AsyncEvdChoice::Borrowed(UseGuard::of(evd.to_arc())))
+    let evd: UseGuard<dyn AsyncErrorSink> = UseGuard::of(evd.to_arc());
+    Ok(Box::new(move |_| Ok(AsyncEvd::Borrowed(evd))))
 }
 
 /// `dat_ia_query`.

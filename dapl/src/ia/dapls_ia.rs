@@ -19,25 +19,15 @@ use crate::error::{Handle, Result};
 use crate::names::{RegisteredName, Registration};
 use crate::provider::{CmSink, Extensions, IaSpec, Limits, Provider};
 use crate::runtime::consumer_memory::{self, SocketAddress};
-use crate::runtime::handle::{self, ObjectId, UnpublishedObject, UseGuard};
+use crate::runtime::handle::{self, ObjectId, UnpublishedObject};
 use crate::runtime::hazard;
 use crate::runtime::sync::StaticMutex;
 use crate::runtime::timer;
 use crate::stats::publication::{self, CounterSource};
 use crate::stats::trace;
 
-/// Where the asynchronous errors of a new IA are reported.
-pub enum AsyncEvdChoice<P: Provider> {
-    /// To a new async EVD, created with the IA.
-    Make(AsyncEvdConstructor<P>),
-    /// To an existing EVD that the consumer passes.
-    Borrowed(UseGuard<dyn AsyncErrorSink>),
-    /// The IA has no async EVD: its errors are reported to all async EVDs of this library.
-    OutOfScope,
-}
-
-/// Creates an async EVD with a live handle in an IA.
-type AsyncEvdConstructor<P> = Box<dyn FnOnce(&Arc<Ia<P>>) -> Result<Arc<dyn AsyncErrorSink>>>;
+/// Returns the async EVD of a new IA, which it creates if the consumer passes none.
+pub type AsyncEvdConstructor<P> = Box<dyn FnOnce(&Arc<Ia<P>>) -> Result<AsyncEvd>>;
 
 /// Opens an IA. Returns its handle, and the handle of its async EVD.
 ///
@@ -45,7 +35,7 @@ type AsyncEvdConstructor<P> = Box<dyn FnOnce(&Arc<Ia<P>>) -> Result<Arc<dyn Asyn
 pub fn open<P: Provider>(
     registration: &'static RegisteredName,
     sink: Arc<dyn CmSink<P>>,
-    choice: AsyncEvdChoice<P>,
+    async_evd: AsyncEvdConstructor<P>,
 ) -> Result<(DAT_IA_HANDLE, DAT_EVD_HANDLE)> {
     hazard::prepare();
     // The trace settings are removed from `ia_params`; the provider gets the other words.
@@ -75,17 +65,15 @@ pub fn open<P: Provider>(
         })
     })?;
     let ia = made.object().clone();
-    match connect_async_evd(&ia, choice) {
-        Ok(evd) => {
-            let shows: Arc<dyn CounterSource> = ia.clone();
-            publication::add(Arc::downgrade(&shows));
-            Ok((publish(made), evd))
-        }
-        Err(error) => {
-            ia.provider.close();
-            Err(error)
-        }
+    let async_evd = async_evd(&ia).inspect_err(|_| ia.provider.close())?;
+    if let Some(evd) = async_evd.sink() {
+        listen_for_errors(evd);
     }
+    let evd = async_evd.handle();
+    *ia.async_evd.lock() = async_evd;
+    let shows: Arc<dyn CounterSource> = ia.clone();
+    publication::add(Arc::downgrade(&shows));
+    Ok((publish(made), evd))
 }
 
 /// Converts the IA address to the form that consumers receive, with port 0.
@@ -128,30 +116,25 @@ fn rdma_read_attribute(limits: &Limits) -> Option<(String, String)> {
     (limits.max_reads_out > 0).then(|| ("DAT_IB_RDMA_READ".to_owned(), "TRUE".to_owned()))
 }
 
-fn connect_async_evd<P: Provider>(ia: &Arc<Ia<P>>, choice: AsyncEvdChoice<P>) -> Result<DAT_EVD_HANDLE> {
-    let (to, handle) = match choice {
-        AsyncEvdChoice::OutOfScope => (AsyncEvd::OutOfScope, DAT_EVD_OUT_OF_SCOPE),
-        AsyncEvdChoice::Borrowed(evd) => {
-            let handle = listen_for_errors(evd.arc());
-            (AsyncEvd::Borrowed(evd), handle)
-        }
-        AsyncEvdChoice::Make(make) => {
-            let evd = make(ia)?;
-            let handle = listen_for_errors(&evd);
-            (AsyncEvd::Own(evd), handle)
-        }
-    };
-    *ia.async_evd.lock() = to;
-    Ok(handle)
-}
-
 /// Returns the handle of the async EVD for `dat_ia_query`.
 pub(super) fn async_handle<P: Provider>(ia: &Ia<P>) -> DAT_EVD_HANDLE {
-    match &*ia.async_evd.lock() {
-        AsyncEvd::Own(evd) => evd.id().handle as DAT_EVD_HANDLE,
-        AsyncEvd::Borrowed(evd) => evd.id().handle as DAT_EVD_HANDLE,
-        AsyncEvd::OutOfScope => DAT_EVD_OUT_OF_SCOPE,
-        AsyncEvd::Absent => std::ptr::null_mut(),
+    ia.async_evd.lock().handle()
+}
+
+impl AsyncEvd {
+    fn sink(&self) -> Option<&Arc<dyn AsyncErrorSink>> {
+        match self {
+            AsyncEvd::Own(evd) => Some(evd),
+            AsyncEvd::Borrowed(evd) => Some(evd.arc()),
+            AsyncEvd::OutOfScope | AsyncEvd::Absent => None,
+        }
+    }
+
+    fn handle(&self) -> DAT_EVD_HANDLE {
+        match self {
+            AsyncEvd::OutOfScope => DAT_EVD_OUT_OF_SCOPE,
+            evd => evd.sink().map_or(std::ptr::null_mut(), |evd| evd.id().handle as DAT_EVD_HANDLE),
+        }
     }
 }
 
@@ -164,26 +147,21 @@ pub(crate) fn lock_for_fork() -> impl Sized {
     LISTENERS.lock()
 }
 
-/// Adds the EVD to the list of async EVDs. Returns its handle.
-fn listen_for_errors(evd: &Arc<dyn AsyncErrorSink>) -> DAT_EVD_HANDLE {
+/// Adds the EVD to the list of async EVDs.
+fn listen_for_errors(evd: &Arc<dyn AsyncErrorSink>) {
     let new = evd.id();
     let mut listeners = LISTENERS.lock();
     listeners.retain(|(id, _)| *id != new && handle::is_live(*id));
     listeners.push((new, Arc::downgrade(evd)));
-    new.handle as DAT_EVD_HANDLE
 }
 
 /// Reports an asynchronous error of this IA or of an object in it.
 pub fn report<P: Provider>(ia: &Ia<P>, error: AsyncError) {
     ia.count(|events| &events.async_errors);
     let evds: Vec<Arc<dyn AsyncErrorSink>> = match &*ia.async_evd.lock() {
-        AsyncEvd::Own(evd) => vec![evd.clone()],
-        AsyncEvd::Borrowed(evd) => vec![evd.arc().clone()],
-        AsyncEvd::Absent => Vec::new(),
-        AsyncEvd::OutOfScope => {
-            // A closed EVD drops events.
-            LISTENERS.lock().iter().filter_map(|(_, evd)| evd.upgrade()).collect()
-        }
+        // A closed EVD drops events.
+        AsyncEvd::OutOfScope => LISTENERS.lock().iter().filter_map(|(_, evd)| evd.upgrade()).collect(),
+        evd => evd.sink().cloned().into_iter().collect(),
     };
     for evd in evds {
         evd.report(error);

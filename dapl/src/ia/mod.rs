@@ -65,7 +65,7 @@ fn remove_if(contexts: &mut HashMap<u32, ObjectId>, context: u32, of: ObjectId) 
 }
 
 /// Where the asynchronous errors of an IA are reported (spec/registry 4.3).
-enum AsyncEvd {
+pub enum AsyncEvd {
     /// The EVD created with the IA, and freed with it.
     Own(Arc<dyn AsyncErrorSink>),
     /// An EVD that the consumer has passed to the open.
