@@ -75,7 +75,7 @@ impl Ia {
         let mut inner = IaInner {
             functions,
             handle: Handle(handle),
-            limits: Limits::NONE,
+            limits: Limits::default(),
             address: None,
             provider: String::new(),
             descriptors: None,

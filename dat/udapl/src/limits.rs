@@ -3,7 +3,7 @@
 use dat_abi::*;
 
 /// Limits of an adapter, from its attributes.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
 #[non_exhaustive]
 pub struct Limits {
     /// Maximum length of a message, in bytes.
@@ -29,19 +29,6 @@ pub struct Limits {
 }
 
 impl Limits {
-    pub(crate) const NONE: Limits = Limits {
-        max_message: 0,
-        max_rdma: 0,
-        max_posted: 0,
-        max_reads: 0,
-        max_reads_answered: 0,
-        max_events: 0,
-        max_segments: 0,
-        max_srqs: 0,
-        max_rmrs: 0,
-        max_private_data: 0,
-    };
-
     pub(crate) fn new(ia: &DAT_IA_ATTR, provider: &DAT_PROVIDER_ATTR) -> Self {
         let count = |count: DAT_COUNT| u32::try_from(count).unwrap_or(0);
         Limits {

@@ -32,8 +32,11 @@ impl Segment {
 }
 
 /// A transfer that could not be posted, and its buffers.
+#[derive(thiserror::Error)]
+#[error("{error}")]
 pub struct PostError {
     /// The reason why the transfer was not posted.
+    #[source]
     pub error: Error,
     /// The buffer, or the first of several, unchanged.
     pub buffer: Buffer,
@@ -44,18 +47,6 @@ pub struct PostError {
 impl fmt::Debug for PostError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.error.fmt(f)
-    }
-}
-
-impl fmt::Display for PostError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.error.fmt(f)
-    }
-}
-
-impl std::error::Error for PostError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        Some(&self.error)
     }
 }
 
