@@ -9,6 +9,7 @@ use dat_abi::*;
 use crate::error::{Result, kind};
 use crate::evd::{Evd, LONGEST, Streams, micros};
 use crate::ia::Ia;
+use crate::library::call;
 use crate::owned::{CnoInner, EvdId, Handle};
 
 /// Groups event queues, so that one thread waits for all of them.
@@ -26,8 +27,7 @@ impl Ia {
         let none = DAT_OS_WAIT_PROXY_AGENT { instance_data: ptr::null_mut(), proxy_agent_func: None };
         let mut handle = ptr::null_mut();
         // SAFETY: the result is written to a local variable.
-        let code = unsafe { (ia.functions.dat_cno_create)(ia.handle.0, none, &raw mut handle) };
-        ia.functions.check("dat_cno_create", code)?;
+        unsafe { call!(ia.functions, dat_cno_create(ia.handle.0, none, &raw mut handle)) }?;
         Ok(Cno { inner: Arc::new(CnoInner { handle: Handle(handle), ia }) })
     }
 

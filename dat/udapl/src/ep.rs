@@ -10,10 +10,11 @@ use dat_abi::*;
 use parking_lot::Mutex;
 
 use crate::address::Address;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, count};
 use crate::evd::{Evd, micros};
 use crate::flight::OutstandingTransfers;
 use crate::ia::{Attribute, named};
+use crate::library::call;
 use crate::owned::{EpId, EpInner, Handle, Pz, PzInner};
 use crate::srq::Srq;
 
@@ -132,27 +133,23 @@ impl Ep {
         let mut handle = ptr::null_mut();
         let (recv, request, connect) = (recv.handle.0, request.handle.0, connect.handle.0);
         let srq = spec.srq.map(|srq| Arc::clone(&srq.inner));
-        let (call, code) = match &srq {
-            None => {
-                let create = ia.functions.dat_ep_create;
-                // SAFETY: the attributes are valid and only read; the result is written to a local variable.
-                let code = unsafe {
-                    let attributes = &raw const attributes;
-                    create(ia.handle.0, pz.handle.0, recv, request, connect, attributes, &raw mut handle)
-                };
-                ("dat_ep_create", code)
+        let (functions, attributes) = (&ia.functions, &raw const attributes);
+        let (ia_handle, pz_handle, out) = (ia.handle.0, pz.handle.0, &raw mut handle);
+        // SAFETY: the attributes are valid and only read; the result is written to a local variable.
+        unsafe {
+            match &srq {
+                None => {
+                    call!(functions, dat_ep_create(ia_handle, pz_handle, recv, request, connect, attributes, out))
+                }
+                Some(srq) => {
+                    let srq = srq.handle.0;
+                    call!(
+                        functions,
+                        dat_ep_create_with_srq(ia_handle, pz_handle, recv, request, connect, srq, attributes, out)
+                    )
+                }
             }
-            Some(srq) => {
-                let create = ia.functions.dat_ep_create_with_srq;
-                // SAFETY: the attributes are valid and only read; the result is written to a local variable.
-                let code = unsafe {
-                    let attributes = &raw const attributes;
-                    create(ia.handle.0, pz.handle.0, recv, request, connect, srq.handle.0, attributes, &raw mut handle)
-                };
-                ("dat_ep_create_with_srq", code)
-            }
-        };
-        ia.functions.check(call, code)?;
+        }?;
         let id = EpId(NEXT.fetch_add(1, Ordering::Relaxed));
         let flight = Mutex::new(OutstandingTransfers::new());
         let inner =
@@ -173,10 +170,9 @@ impl Ep {
     pub fn state(&self) -> Result<State> {
         let mut state = DAT_EP_STATE_UNCONNECTED;
         // SAFETY: the result is written to a local variable; null for results that are not needed.
-        let code = unsafe {
-            (self.functions().dat_ep_get_status)(self.handle(), &raw mut state, ptr::null_mut(), ptr::null_mut())
-        };
-        self.functions().check("dat_ep_get_status", code)?;
+        unsafe {
+            call!(self.functions(), dat_ep_get_status(self.handle(), &raw mut state, ptr::null_mut(), ptr::null_mut()))
+        }?;
         Ok(match state {
             DAT_EP_STATE_UNCONNECTED | DAT_EP_STATE_UNCONFIGURED_UNCONNECTED => State::Unconnected,
             DAT_EP_STATE_CONNECTED => State::Connected,
@@ -220,8 +216,7 @@ impl Ep {
         // SAFETY: all fields are integers or nullable pointers, so all-zero bytes are valid.
         let mut param: DAT_EP_PARAM = unsafe { mem::zeroed() };
         // SAFETY: the record is a complete local variable.
-        let code = unsafe { (self.functions().dat_ep_query)(self.handle(), DAT_EP_FIELD_ALL, &raw mut param) };
-        self.functions().check("dat_ep_query", code)?;
+        unsafe { call!(self.functions(), dat_ep_query(self.handle(), DAT_EP_FIELD_ALL, &raw mut param)) }?;
         Ok(param)
     }
 
@@ -244,23 +239,11 @@ impl Ep {
         private_data: &[u8],
     ) -> Result<()> {
         let (size, data) = private(private_data)?;
-        let to = to.to_c();
+        let (to, within) = (to.to_c(), micros(within.into()));
+        let (qos, flags) = (DAT_QOS_BEST_EFFORT, DAT_CONNECT_DEFAULT_FLAG);
+        let (functions, ep, data) = (self.functions(), self.handle(), data.cast_mut().cast());
         // SAFETY: the address and the data are only read, during the call.
-        let code = unsafe {
-            let within = micros(within.into());
-            let (qos, flags) = (DAT_QOS_BEST_EFFORT, DAT_CONNECT_DEFAULT_FLAG);
-            (self.functions().dat_ep_connect)(
-                self.handle(),
-                to.as_ptr(),
-                qualifier,
-                within,
-                size,
-                data.cast_mut().cast(),
-                qos,
-                flags,
-            )
-        };
-        self.functions().check("dat_ep_connect", code)
+        unsafe { call!(functions, dat_ep_connect(ep, to.as_ptr(), qualifier, within, size, data, qos, flags)) }
     }
 
     /// Ends the connection when all posted requests are complete. Posted receives are then flushed. Both sides receive
@@ -282,8 +265,7 @@ impl Ep {
 
     fn end(&self, how: DAT_CLOSE_FLAGS) -> Result<()> {
         // SAFETY: the call has no pointer arguments, and `self` keeps the object alive.
-        let code = unsafe { (self.functions().dat_ep_disconnect)(self.handle(), how) };
-        self.functions().check("dat_ep_disconnect", code)
+        unsafe { call!(self.functions(), dat_ep_disconnect(self.handle(), how)) }
     }
 
     /// Returns a disconnected endpoint to the unconnected state, so that it can connect again.
@@ -292,8 +274,7 @@ impl Ep {
     /// Those of `dat_ep_reset`.
     pub fn reset(&self) -> Result<()> {
         // SAFETY: the call has no pointer arguments, and `self` keeps the object alive.
-        let code = unsafe { (self.functions().dat_ep_reset)(self.handle()) };
-        self.functions().check("dat_ep_reset", code)
+        unsafe { call!(self.functions(), dat_ep_reset(self.handle())) }
     }
 
     pub(crate) fn handle(&self) -> DAT_EP_HANDLE {
@@ -316,10 +297,6 @@ pub(crate) fn private(data: &[u8]) -> Result<(DAT_COUNT, *const u8)> {
 
 fn attributes(pz: &PzInner, spec: &EpSpec<'_>) -> Result<DAT_EP_ATTR> {
     let limits = &pz.ia.limits;
-    let count = |what: &str, count: u32| {
-        DAT_COUNT::try_from(count)
-            .map_err(|_| Error::Argument(format!("the number of {what}, {count}, exceeds the maximum of DAT_COUNT")))
-    };
     let segments = count("segments", spec.max_segments.clamp(1, limits.max_segments.max(1)))?;
     Ok(DAT_EP_ATTR {
         service_type: DAT_SERVICE_TYPE_RC,

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use dat_abi::{DAT_NOT_IMPLEMENTED, DAT_RETURN, DAT_SUCCESS, DAT_TYPE_MASK};
+use dat_abi::{DAT_COUNT, DAT_NOT_IMPLEMENTED, DAT_RETURN, DAT_SUCCESS, DAT_TYPE_MASK};
 
 /// Error of the functions of this crate.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
@@ -70,6 +70,12 @@ impl Error {
 pub(crate) fn kind(code: DAT_RETURN) -> DAT_RETURN {
     // The constant DAT_NOT_IMPLEMENTED includes the class bits, unlike those of the other types.
     if code == DAT_NOT_IMPLEMENTED { code } else { code & DAT_TYPE_MASK }
+}
+
+/// Converts a number for C; `what` names it in the error.
+pub(crate) fn count(what: &str, count: u32) -> Result<DAT_COUNT> {
+    DAT_COUNT::try_from(count)
+        .map_err(|_| Error::Argument(format!("the number of {what}, {count}, exceeds the maximum of DAT_COUNT")))
 }
 
 /// Whether the code means success.

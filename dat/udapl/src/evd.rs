@@ -10,6 +10,7 @@ use dat_abi::*;
 use crate::error::{Error, Result, kind};
 use crate::flight::{Buffers, CompletedTransfer, Op, OpId};
 use crate::ia::Ia;
+use crate::library::call;
 use crate::listener::ConnectionRequest;
 use crate::memory::Buffer;
 use crate::owned::{BindId, CnoInner, EpId, EvdId, EvdInner, Handle, IaInner};
@@ -199,9 +200,7 @@ impl Evd {
         let mut handle = ptr::null_mut();
         let group = cno.map_or(ptr::null_mut(), |cno| cno.handle.0);
         // SAFETY: the result is written to a local variable; the group is null or alive.
-        let code =
-            unsafe { (ia.functions.dat_evd_create)(ia.handle.0, length, group, streams.bits(), &raw mut handle) };
-        ia.functions.check("dat_evd_create", code)?;
+        unsafe { call!(ia.functions, dat_evd_create(ia.handle.0, length, group, streams.bits(), &raw mut handle)) }?;
         Ok(Evd { inner: Arc::new(EvdInner { handle: Handle(handle), ia, _cno: cno.cloned() }) })
     }
 

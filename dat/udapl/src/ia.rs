@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use crate::address::Address;
 use crate::descriptor::DescriptorCalls;
 use crate::error::{Error, Result};
-use crate::library::{Functions, Library, text};
+use crate::library::{Functions, Library, call, text};
 use crate::limits::Limits;
 use crate::owned::{Handle, IaInner, Pz, PzInner};
 
@@ -65,13 +65,10 @@ impl Library {
 impl Ia {
     fn open(functions: Arc<Functions>, name: &str, c_name: &CStr) -> Result<Self> {
         let (mut errors, mut handle) = (ptr::null_mut(), ptr::null_mut());
+        let (c_name, major, minor) = (c_name.as_ptr().cast_mut(), DAT_VERSION_MAJOR, DAT_VERSION_MINOR);
+        let (evd, ia) = (&raw mut errors, &raw mut handle);
         // SAFETY: the name is NUL-terminated and only read; the results are written to local variables.
-        let code = unsafe {
-            let name = c_name.as_ptr().cast_mut();
-            let (major, minor) = (DAT_VERSION_MAJOR, DAT_VERSION_MINOR);
-            (functions.dat_ia_openv)(name, ERRORS, &raw mut errors, &raw mut handle, major, minor, DAT_FALSE)
-        };
-        functions.check("dat_ia_openv", code)?;
+        unsafe { call!(functions, dat_ia_openv(c_name, ERRORS, evd, ia, major, minor, DAT_FALSE)) }?;
         let mut inner = IaInner {
             functions,
             handle: Handle(handle),
@@ -124,8 +121,7 @@ impl Ia {
         let ia = Arc::clone(&self.inner);
         let mut handle = ptr::null_mut();
         // SAFETY: the result is written to a local variable.
-        let code = unsafe { (ia.functions.dat_pz_create)(ia.handle.0, &raw mut handle) };
-        ia.functions.check("dat_pz_create", code)?;
+        unsafe { call!(ia.functions, dat_pz_create(ia.handle.0, &raw mut handle)) }?;
         Ok(Pz { inner: Arc::new(PzInner { handle: Handle(handle), ia }) })
     }
 }
@@ -135,17 +131,19 @@ impl IaInner {
         // SAFETY: all fields are integers, arrays of them or nullable pointers, so all-zero bytes are valid.
         let (mut ia, mut provider): (DAT_IA_ATTR, DAT_PROVIDER_ATTR) = unsafe { std::mem::zeroed() };
         // SAFETY: both records are complete local variables, and null is allowed for the asynchronous EVD.
-        let code = unsafe {
-            (self.functions.dat_ia_query)(
-                self.handle.0,
-                ptr::null_mut(),
-                DAT_IA_FIELD_ALL,
-                &raw mut ia,
-                DAT_PROVIDER_FIELD_ALL,
-                &raw mut provider,
+        unsafe {
+            call!(
+                self.functions,
+                dat_ia_query(
+                    self.handle.0,
+                    ptr::null_mut(),
+                    DAT_IA_FIELD_ALL,
+                    &raw mut ia,
+                    DAT_PROVIDER_FIELD_ALL,
+                    &raw mut provider
+                )
             )
-        };
-        self.functions.check("dat_ia_query", code)?;
+        }?;
         Ok((ia, provider))
     }
 

@@ -12,6 +12,14 @@ use libloading::os::unix::{Library as Image, RTLD_GLOBAL, RTLD_NOW};
 
 use crate::error::{CodeNames, Error, Result, is_success};
 
+/// Calls a function of libdat by its name, and converts its return code to a `Result` as [`Functions::check`] does.
+macro_rules! call {
+    ($functions:expr, $name:ident($($argument:expr),* $(,)?)) => {
+        $functions.check(stringify!($name), ($functions.$name)($($argument),*))
+    };
+}
+pub(crate) use call;
+
 type ListProviders = unsafe extern "C" fn(DAT_COUNT, *mut DAT_COUNT, *mut *mut DAT_PROVIDER_INFO) -> DAT_RETURN;
 type GetIaHandle = unsafe extern "C" fn(DAT_IA_HANDLE, *mut DAT_IA_HANDLE) -> DAT_RETURN;
 type Strerror = unsafe extern "C" fn(DAT_RETURN, *mut *const c_char, *mut *const c_char) -> DAT_RETURN;
@@ -175,10 +183,12 @@ impl Library {
             let mut places: Vec<_> = records.iter_mut().map(ptr::from_mut).collect();
             let mut count = 0;
             // SAFETY: `places` holds this many pointers, each to a record.
-            let code = unsafe {
-                (self.functions.dat_registry_list_providers)(capacity as DAT_COUNT, &raw mut count, places.as_mut_ptr())
-            };
-            self.functions.check("dat_registry_list_providers", code)?;
+            unsafe {
+                call!(
+                    self.functions,
+                    dat_registry_list_providers(capacity as DAT_COUNT, &raw mut count, places.as_mut_ptr())
+                )
+            }?;
             let count = usize::try_from(count).unwrap_or(0).min(capacity);
             if count == capacity {
                 capacity *= 2;

@@ -12,6 +12,7 @@ use crate::ep::{Ep, private};
 use crate::error::{Result, is_success};
 use crate::evd::{Evd, copied};
 use crate::ia::Ia;
+use crate::library::call;
 use crate::owned::{EvdInner, Handle, IaInner};
 
 /// A listener on a connection qualifier. It listens until it is dropped; requests that have arrived can still be
@@ -47,24 +48,19 @@ impl Listener {
     fn new(ia: &Arc<IaInner>, qualifier: Option<u64>, events: &Evd) -> Result<Self> {
         let (ia, events) = (Arc::clone(ia), Arc::clone(&events.inner));
         let mut handle = ptr::null_mut();
-        let (call, queue) = (&ia.functions, events.handle.0);
+        let (functions, queue, flags) = (&ia.functions, events.handle.0, DAT_PSP_CONSUMER_FLAG);
         let qualifier = match qualifier {
             Some(qualifier) => {
                 // SAFETY: the result is written to a local variable.
-                let code = unsafe {
-                    (call.dat_psp_create)(ia.handle.0, qualifier, queue, DAT_PSP_CONSUMER_FLAG, &raw mut handle)
-                };
-                call.check("dat_psp_create", code)?;
+                unsafe { call!(functions, dat_psp_create(ia.handle.0, qualifier, queue, flags, &raw mut handle)) }?;
                 qualifier
             }
             None => {
                 let mut chosen = 0;
                 // SAFETY: the results are written to local variables.
-                let code = unsafe {
-                    let flags = DAT_PSP_CONSUMER_FLAG;
-                    (call.dat_psp_create_any)(ia.handle.0, &raw mut chosen, queue, flags, &raw mut handle)
-                };
-                call.check("dat_psp_create_any", code)?;
+                unsafe {
+                    call!(functions, dat_psp_create_any(ia.handle.0, &raw mut chosen, queue, flags, &raw mut handle))
+                }?;
                 chosen
             }
         };
@@ -145,8 +141,7 @@ impl ConnectionRequest {
         // SAFETY: all fields are integers or nullable pointers, so all-zero bytes are valid.
         let mut param: DAT_CR_PARAM = unsafe { mem::zeroed() };
         // SAFETY: the record is a complete local variable.
-        let code = unsafe { (self.ia.functions.dat_cr_query)(self.handle.0, fields, &raw mut param) };
-        self.ia.functions.check("dat_cr_query", code)?;
+        unsafe { call!(self.ia.functions, dat_cr_query(self.handle.0, fields, &raw mut param)) }?;
         Ok(param)
     }
 }

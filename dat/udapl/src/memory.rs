@@ -12,6 +12,7 @@ use dat_abi::*;
 
 use crate::bytes::MemoryBlock;
 use crate::error::{Error, Result, is_success};
+use crate::library::call;
 use crate::owned::{Handle, Pz, PzInner};
 use crate::shared::SharedMemory;
 
@@ -58,22 +59,24 @@ impl Registered {
         let (pz, length) = (Arc::clone(&pz.inner), block.len());
         let (mut handle, mut context, mut remote) = (ptr::null_mut(), 0, 0);
         // SAFETY: the memory stays allocated until it is deregistered; the results are local variables or null.
-        let code = unsafe {
-            (pz.ia.functions.dat_lmr_create)(
-                pz.ia.handle.0,
-                memory_type,
-                region,
-                length as DAT_VLEN,
-                pz.handle.0,
-                privileges,
-                &raw mut handle,
-                &raw mut context,
-                &raw mut remote,
-                ptr::null_mut(),
-                ptr::null_mut(),
+        unsafe {
+            call!(
+                pz.ia.functions,
+                dat_lmr_create(
+                    pz.ia.handle.0,
+                    memory_type,
+                    region,
+                    length as DAT_VLEN,
+                    pz.handle.0,
+                    privileges,
+                    &raw mut handle,
+                    &raw mut context,
+                    &raw mut remote,
+                    ptr::null_mut(),
+                    ptr::null_mut()
+                )
             )
-        };
-        pz.ia.functions.check("dat_lmr_create", code)?;
+        }?;
         Ok(Registered { handle: Handle(handle), context, remote, pz, block: ManuallyDrop::new(block) })
     }
 

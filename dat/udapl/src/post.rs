@@ -6,7 +6,8 @@ use dat_abi::*;
 
 use crate::ep::Ep;
 use crate::error::Result;
-use crate::flight::{Buffers, Op, OpId};
+use crate::flight::{Op, OpId};
+use crate::library::call;
 use crate::memory::{Buffer, Remote};
 use crate::segment::{PostError, Segment, buffers_and_triplets};
 
@@ -135,15 +136,9 @@ impl Ep {
         let (buffers, mut segments) = buffers_and_triplets(first, more);
         // The lock is held from the assignment of the request number until the post has returned, so that the numbers
         // follow the order of the posts.
-        let mut flight = self.inner.flight.lock();
-        let id = flight.enter(op, buffers, flags.contains(PostFlags::SUPPRESS));
-        // SAFETY: the segments describe buffers that the transfer now owns.
-        let posted = unsafe { self.call(op, &mut segments, target, flags, DAT_CONTEXT { as_64: id.0 }) }
-            .and_then(|code| self.functions().check(op.call(), code));
-        posted.map(|()| id).map_err(|error| {
-            let Buffers { first, more } =
-                flight.withdraw(id).expect("only a completion removes a transfer, and this one was not posted");
-            PostError { error, buffer: first, more }
+        self.inner.flight.lock().post(op, buffers, flags.contains(PostFlags::SUPPRESS), |cookie| {
+            // SAFETY: the segments describe buffers that the transfer now owns.
+            unsafe { self.call(op, &mut segments, target, flags, cookie) }
         })
     }
 
@@ -156,8 +151,8 @@ impl Ep {
         target: Target<'_>,
         flags: PostFlags,
         cookie: DAT_DTO_COOKIE,
-    ) -> Result<DAT_RETURN> {
-        let call = self.functions();
+    ) -> Result<()> {
+        let functions = self.functions();
         let length = segments.iter().map(|segment| segment.segment_length as usize).sum();
         let (ep, flags) = (self.handle(), flags.bits());
         let (count, iov) = (DAT_COUNT::try_from(segments.len()).unwrap_or(DAT_COUNT::MAX), segments.as_mut_ptr());
@@ -166,24 +161,13 @@ impl Ep {
             Target::Window(window, offset) => Some(window.part(offset, length)?),
         };
         // SAFETY: the caller guarantees that the segments stay valid; the remote segment is only read, during the call.
-        Ok(unsafe {
+        unsafe {
             match (op, &remote) {
-                (Op::Recv, _) => (call.dat_ep_post_recv)(ep, count, iov, cookie, flags),
-                (Op::Write, Some(to)) => (call.dat_ep_post_rdma_write)(ep, count, iov, cookie, to, flags),
-                (Op::Read, Some(from)) => (call.dat_ep_post_rdma_read)(ep, count, iov, cookie, from, flags),
-                _ => (call.dat_ep_post_send)(ep, count, iov, cookie, flags),
+                (Op::Recv, _) => call!(functions, dat_ep_post_recv(ep, count, iov, cookie, flags)),
+                (Op::Write, Some(to)) => call!(functions, dat_ep_post_rdma_write(ep, count, iov, cookie, to, flags)),
+                (Op::Read, Some(from)) => call!(functions, dat_ep_post_rdma_read(ep, count, iov, cookie, from, flags)),
+                _ => call!(functions, dat_ep_post_send(ep, count, iov, cookie, flags)),
             }
-        })
-    }
-}
-
-impl Op {
-    fn call(self) -> &'static str {
-        match self {
-            Op::Send => "dat_ep_post_send",
-            Op::Recv => "dat_ep_post_recv",
-            Op::Write => "dat_ep_post_rdma_write",
-            Op::Read => "dat_ep_post_rdma_read",
         }
     }
 }

@@ -9,6 +9,7 @@ use dat_abi::*;
 
 use crate::ep::Ep;
 use crate::error::{Error, Result};
+use crate::library::call;
 use crate::memory::{Access, Registered, Remote, Window};
 use crate::owned::{BindId, Handle, Pz, PzInner};
 use crate::segment::part;
@@ -34,8 +35,7 @@ impl Pz {
         let pz = Arc::clone(&self.inner);
         let mut handle = ptr::null_mut();
         // SAFETY: the result is written to a local variable.
-        let code = unsafe { (pz.ia.functions.dat_rmr_create)(pz.handle.0, &raw mut handle) };
-        pz.ia.functions.check("dat_rmr_create", code)?;
+        unsafe { call!(pz.ia.functions, dat_rmr_create(pz.handle.0, &raw mut handle)) }?;
         Ok(Rmr { handle: Handle(handle), pz, binds: 0, _memory: None })
     }
 }
@@ -79,15 +79,13 @@ impl Rmr {
         privileges: DAT_MEM_PRIV_FLAGS,
     ) -> Result<(BindId, DAT_RMR_CONTEXT)> {
         let id = BindId(self.binds);
-        let (call, mut context) = (&self.pz.ia.functions, 0);
-        let cookie = DAT_CONTEXT { as_64: id.0 };
+        let (functions, ep, mut context) = (&self.pz.ia.functions, ep.handle(), 0);
+        let (cookie, flags) = (DAT_CONTEXT { as_64: id.0 }, DAT_COMPLETION_DEFAULT_FLAG);
         // SAFETY: the segment is only read; the result is a local variable. The memory stays registered: `bind` keeps
         // it, and the library refuses to deregister memory that is bound.
-        let code = unsafe {
-            let flags = DAT_COMPLETION_DEFAULT_FLAG;
-            (call.dat_rmr_bind)(self.handle.0, segment, privileges, ep.handle(), cookie, flags, &raw mut context)
-        };
-        call.check("dat_rmr_bind", code)?;
+        unsafe {
+            call!(functions, dat_rmr_bind(self.handle.0, segment, privileges, ep, cookie, flags, &raw mut context))
+        }?;
         self.binds += 1;
         Ok((id, context))
     }

@@ -1,13 +1,13 @@
-//! Parts of buffers for transfers, and the error of a refused transfer, which returns the buffers.
+//! Parts of buffers for transfers, the post of a transfer, and the error of a refused one, which returns the buffers.
 #![forbid(unsafe_code)]
 
 use std::fmt;
 use std::ops::{Bound, RangeBounds};
 
-use dat_abi::DAT_LMR_TRIPLET;
+use dat_abi::{DAT_CONTEXT, DAT_LMR_TRIPLET};
 
 use crate::error::{Error, Result};
-use crate::flight::Buffers;
+use crate::flight::{Buffers, Op, OpId, OutstandingTransfers};
 use crate::memory::Buffer;
 
 /// A part of a buffer: one segment of a transfer.
@@ -47,6 +47,25 @@ pub struct PostError {
 impl fmt::Debug for PostError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.error.fmt(f)
+    }
+}
+
+impl OutstandingTransfers {
+    /// Stores the buffers of a transfer and posts it by `post`, which gets its cookie. If that fails, the error returns
+    /// the buffers.
+    pub(crate) fn post(
+        &mut self,
+        op: Op,
+        buffers: Buffers,
+        is_suppressed: bool,
+        post: impl FnOnce(DAT_CONTEXT) -> Result<()>,
+    ) -> Result<OpId, PostError> {
+        let id = self.enter(op, buffers, is_suppressed);
+        post(DAT_CONTEXT { as_64: id.0 }).map(|()| id).map_err(|error| {
+            let Buffers { first, more } =
+                self.withdraw(id).expect("only a completion removes a transfer, and this one was not posted");
+            PostError { error, buffer: first, more }
+        })
     }
 }
 
