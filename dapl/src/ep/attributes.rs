@@ -122,13 +122,9 @@ fn refused_flags(of_ep: DAT_COMPLETION_FLAGS) -> DAT_COMPLETION_FLAGS {
 impl PostLimits {
     /// Returns these limits without fast paths if the EP's posts are traced.
     pub fn traced(self, is_traced: bool) -> Self {
-        let unless_traced = |is_fast| is_fast && !is_traced;
-        PostLimits {
-            fast_recvs: unless_traced(self.fast_recvs),
-            fast_sends: unless_traced(self.fast_sends),
-            fast_writes: unless_traced(self.fast_writes),
-            fast_reads: unless_traced(self.fast_reads),
-            ..self
+        match is_traced {
+            true => PostLimits { fast_recvs: false, fast_sends: false, fast_writes: false, fast_reads: false, ..self },
+            false => self,
         }
     }
 }

@@ -112,7 +112,7 @@ pub unsafe extern "C" fn dapl_ep_post_recv<P: Provider>(
     };
     let quick = || {
         post_lock::post_quickly(ep_handle, |_: &Ep<P>, post_state, thread| {
-            let Ok(qp) = post_state.binding.qp() else { return false };
+            let Ok(qp) = post_state.qp() else { return false };
             let is_posted = post_state.limits.fast_recvs && qp.post_recv_quickly(segment, cookie(&user_cookie));
             if is_posted {
                 post_state.posts.count_plain(Work::Recv, thread);
@@ -149,7 +149,7 @@ unsafe fn post_recv<P: Provider>(
         // If the EP notifies for solicited messages only, the receive is posted UNSIGNALLED, so that its completion
         // notifies only if the send was solicited, or if the receive failed or was flushed.
         let unsignalled = completion_flags & DAT_COMPLETION_UNSIGNALLED_FLAG != 0 || post_state.limits.recv_solicited;
-        let (qp, cookie) = (post_state.binding.qp()?, cookie(&user_cookie));
+        let (qp, cookie) = (post_state.qp()?, cookie(&user_cookie));
         let post = ep.trace.as_ref().map_or(0, |trace| trace.posted(Work::Recv, cookie, segments));
         let token = Token { cookie, ep: ep.id.handle, work: Work::Recv, unsignalled, post, ..Token::default() };
         let posted = qp.post_recv(segments, token);
@@ -326,7 +326,7 @@ pub(super) fn request<P: Provider>(
     flags: DAT_COMPLETION_FLAGS,
 ) -> Result<()> {
     ep.state().takes_requests()?;
-    let (qp, work) = (post_state.binding.qp()?, op.work());
+    let (qp, work) = (post_state.qp()?, op.work());
     let has = |flag: DAT_COMPLETION_FLAGS| flags & flag != 0;
     let (suppress, unsignalled) = (has(DAT_COMPLETION_SUPPRESS_FLAG), has(DAT_COMPLETION_UNSIGNALLED_FLAG));
     let fence = has(DAT_COMPLETION_BARRIER_FENCE_FLAG);
@@ -352,7 +352,7 @@ fn request_quickly<P: Provider, const SUPPRESS: bool>(
     cookie: u64,
 ) -> Option<Result<()>> {
     let post = |ep: &Ep<P>, post_state: &PostState<P>, thread| {
-        let Ok(qp) = post_state.binding.qp() else { return false };
+        let Ok(qp) = post_state.qp() else { return false };
         let is_posted = ep.is_connected()
             && is_fast(&post_state.limits)
             && qp.post_request_quickly::<SUPPRESS>(op, segment, cookie);

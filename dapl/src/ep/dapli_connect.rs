@@ -57,7 +57,7 @@ pub(super) fn connect<P: Provider>(ep: &Ref<Ep<P>>, call: ConnectArguments) -> R
     core.kept_cr = None;
 
     let spec = ConnectSpec { address: &address, qual: call.qual, private_data: &private_data };
-    let begun = ep.post_state().binding.qp().and_then(|qp| qp.connect(&spec, conn));
+    let begun = ep.post_state().qp().and_then(|qp| qp.connect(&spec, conn));
     if let Err(error) = begun {
         ep.step(&mut core, EpStep::ConnectRefused)?;
         ep.remote_address.write(&[]);
@@ -85,7 +85,7 @@ pub(super) fn disconnect<P: Provider>(ep: &Ep<P>, graceful: bool) -> Result<()> 
         (EpState::Unconnected, _) => ep.flush_unconnected(&mut core)?,
         (EpState::Connected, true) => {
             ep.step(&mut core, EpStep::Drain)?;
-            ep.post_state().binding.qp()?.drain();
+            ep.post_state().qp()?.drain();
         }
         (_, true) => ep.end(&mut core, EpStep::Drain)?,
         (_, false) => ep.end(&mut core, EpStep::Abort)?,

@@ -50,7 +50,7 @@ impl<P: Provider> Ep<P> {
 
     /// The provider's counters of the queue pair; empty without a queue pair.
     fn provider_counts(&self) -> Vec<NamedCount> {
-        self.post_state().binding.qp().map(|qp| qp.counts()).unwrap_or_default()
+        self.post_state().qp().map(|qp| qp.counts()).unwrap_or_default()
     }
 
     /// Writes the EP's state and counters to the text for the counters socket.
@@ -99,7 +99,7 @@ impl<P: Provider> Ep<P> {
     }
 
     fn summary_at(&self, post_state: &PostState<P>) -> EpSummary {
-        let outstanding = post_state.binding.qp().map(|qp| qp.outstanding()).unwrap_or_default();
+        let outstanding = post_state.qp().map(|qp| qp.outstanding()).unwrap_or_default();
         EpSummary { ia: self.ia.name().to_owned(), state: self.state().dat_name().to_owned(), outstanding }
     }
 }

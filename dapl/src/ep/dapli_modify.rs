@@ -7,7 +7,7 @@ use dat_abi::*;
 
 use super::attributes::Attributes;
 use super::dapli_qp::{build, configure, remove_streams};
-use super::{ControlState, Ep, EpObjects, QpAttachment, record};
+use super::{ControlState, Ep, EpObjects, record};
 use crate::error::{Error, Result};
 use crate::evd::{Evd, dapls_evd};
 use crate::provider::{Limits, Provider, QueuePair};
@@ -96,7 +96,7 @@ fn merged<P: Provider>(
 
 /// The objects that a change has replaced, in the order in which they must be dropped.
 struct ReplacedObjects<P: Provider> {
-    _binding: Option<QpAttachment<P>>,
+    _qp: Option<P::Qp>,
     _objects: EpObjects<P>,
 }
 
@@ -120,15 +120,15 @@ fn install<P: Provider>(
     let mut post_state = ep.post_state.write();
     post_state.limits = posts.traced(ep.trace.is_some());
     let old = new.map(|new| {
-        if let QpAttachment::Attached(qp) = &post_state.binding {
+        if let Some(qp) = &post_state.qp {
             qp.flush_recvs();
         }
-        std::mem::replace(&mut post_state.binding, new)
+        std::mem::replace(&mut post_state.qp, new)
     });
     drop(post_state);
     ep.save_completion_counts(core, &objects);
     core.attributes = attributes;
-    Ok(ReplacedObjects { _binding: old, _objects: std::mem::replace(&mut core.objects, objects) })
+    Ok(ReplacedObjects { _qp: old.flatten(), _objects: std::mem::replace(&mut core.objects, objects) })
 }
 
 impl<P: Provider> EpObjects<P> {

@@ -122,7 +122,7 @@ impl<P: Provider> Ep<P> {
         if self.step(core, EpStep::EstablishedLost).is_err() {
             return;
         }
-        if let Ok(qp) = self.post_state().binding.qp() {
+        if let Ok(qp) = self.post_state().qp() {
             qp.abort();
         }
         core.outbox.connection_ended();

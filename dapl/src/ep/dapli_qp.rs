@@ -15,7 +15,7 @@ use super::dapli_outbox::PendingEvents;
 use super::dapls_ep::EpTransferSink;
 use super::post_lock::PostLock;
 use super::state::{EpState, EpStep};
-use super::{Communicator, ControlState, Ep, EpObjects, PostState, QpAttachment};
+use super::{Communicator, ControlState, Ep, EpObjects, PostState};
 use crate::error::{Error, Handle, Resource, Result, State};
 use crate::evd::{Evd, NotifyMode, dapls_evd};
 use crate::ia::{CloseRank, Ia};
@@ -35,8 +35,8 @@ impl<P: Provider> Ep<P> {
         attributes: Attributes,
     ) -> Result<Arc<Self>> {
         let made = handle::create(ia.table(), |id| {
-            let binding = build(ia, id, &objects, &attributes, attributes.marks(objects.attached()))?;
-            Ok(Ep::new(id, ia.clone(), state, binding, objects, attributes))
+            let qp = build(ia, id, &objects, &attributes, attributes.marks(objects.attached()))?;
+            Ok(Ep::new(id, ia.clone(), state, qp, objects, attributes))
         })?;
         let evds = made.object().core.lock().objects.dto_evds();
         evds.iter().flatten().for_each(|evd| dapls_evd::rearm_for_streams(evd));
@@ -53,7 +53,7 @@ impl<P: Provider> Ep<P> {
         id: ObjectId,
         ia: Arc<Ia<P>>,
         state: EpState,
-        binding: QpAttachment<P>,
+        qp: Option<P::Qp>,
         objects: EpObjects<P>,
         attributes: Attributes,
     ) -> Self {
@@ -66,7 +66,7 @@ impl<P: Provider> Ep<P> {
             ia,
             mirror: AtomicU8::new(state as u8),
             trace,
-            post_state: PostLock::new(id, PostState { binding, limits, posts: Posts::default() }),
+            post_state: PostLock::new(id, PostState { qp, limits, posts: Posts::default() }),
             core: Mutex::new(ControlState {
                 state,
                 attempt: 0,
@@ -99,7 +99,7 @@ impl<P: Provider> Ep<P> {
         // unconnected EP without work.
         let post_state = self.post_state.write();
         let report = self.report_unfinished("is reset", &post_state);
-        if let QpAttachment::Attached(qp) = &post_state.binding {
+        if let Some(qp) = &post_state.qp {
             qp.reset()?;
         }
         self.step(&mut core, EpStep::Reset)?;
@@ -121,8 +121,8 @@ impl<P: Provider> Ep<P> {
     /// and queues DISCONNECTED. Fails if no receive is posted (spec/endpoints 5.6, note 5).
     pub(super) fn flush_unconnected(&self, core: &mut ControlState<P>) -> Result<()> {
         let post_state = self.post_state();
-        match &post_state.binding {
-            QpAttachment::Attached(qp) if qp.outstanding().recvs > 0 => qp.flush_recvs(),
+        match &post_state.qp {
+            Some(qp) if qp.outstanding().recvs > 0 => qp.flush_recvs(),
             _ => return Err(Error::InvalidState(State::EpUnconnected)),
         }
         drop(post_state);
@@ -149,9 +149,9 @@ impl<P: Provider> Ep<P> {
         let kept_cr = core.kept_cr.take();
         remove_streams(&core.objects, &core.attributes.post_limits(core.objects.attached(), self.ia.limits()));
         let objects = std::mem::replace(&mut core.objects, EpObjects::none());
-        let binding = std::mem::replace(&mut self.post_state.write().binding, QpAttachment::Unattached);
+        let qp = self.post_state.write().qp.take();
         drop(core);
-        drop(binding);
+        drop(qp);
         drop(objects);
         drop(kept_cr);
         report.log();
@@ -168,8 +168,8 @@ pub(super) fn build<P: Provider>(
     objects: &EpObjects<P>,
     attributes: &Attributes,
     marks: HighWatermarks,
-) -> Result<QpAttachment<P>> {
-    let Some(pz) = &objects.pz else { return Ok(QpAttachment::Unattached) };
+) -> Result<Option<P::Qp>> {
+    let Some(pz) = &objects.pz else { return Ok(None) };
     let shared = objects.srq.as_ref().map(|srq| SharedRecvs {
         srq: srq.queue().clone(),
         token: Token {
@@ -202,7 +202,7 @@ pub(super) fn build<P: Provider>(
             if marks != HighWatermarks::default() {
                 qp.watch_recvs(marks.soft, marks.hard)?;
             }
-            Ok(QpAttachment::Attached(qp))
+            Ok(Some(qp))
         }
         Err(error @ Error::Exhausted(_)) => Err(error),
         Err(error) => {

@@ -32,7 +32,7 @@ pub(crate) fn bind<P: Provider>(ep: &Ep<P>, rmr: &Rmr<P>, wanted: Option<RmrBind
     }
     let checked = dapls_rmr::check(rmr, pz, wanted)?;
     ep.state().takes_requests()?;
-    let qp = post_state.binding.qp()?;
+    let qp = post_state.qp()?;
     let number = ep.trace.as_ref().map_or(0, |trace| trace.bound(post.cookie, post.suppress));
     let token = Token {
         cookie: post.cookie,

@@ -133,7 +133,7 @@ pub(crate) fn accept<P: Provider>(
     ep.step(&mut core, step)?;
     ep.remote_address.write(&consumer_memory::socket_address(acceptance.peer));
     let AcceptedRequest { peer, private_data, kept_cr, .. } = acceptance;
-    let accepted = ep.post_state().binding.qp().and_then(|qp| request.accept(qp, private_data, conn));
+    let accepted = ep.post_state().qp().and_then(|qp| request.accept(qp, private_data, conn));
     if let Err(error) = accepted {
         ep.step(&mut core, EpStep::AcceptRefused)?;
         ep.remote_address.write(&[]);

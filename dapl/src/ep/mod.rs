@@ -75,16 +75,11 @@ pub struct Ep<P: Provider> {
 
 /// The data that posts use; see the module documentation.
 struct PostState<P: Provider> {
-    binding: QpAttachment<P>,
+    /// An EP with a PZ always has a QP; other EPs have none.
+    qp: Option<P::Qp>,
     limits: PostLimits,
     /// Counters of posts. They are stored beside the QP, because a post has loaded that cache line already.
     posts: Posts,
-}
-
-/// The QP, if the EP has one. An EP with a PZ always has a QP.
-enum QpAttachment<P: Provider> {
-    Unattached,
-    Attached(P::Qp),
 }
 
 /// The data that control calls use; see the module documentation.
@@ -159,13 +154,10 @@ fn is_live<P: Provider>(evd: &UseGuard<Evd<P>>) -> bool {
     handle::from_id::<Evd<P>>(evd.id()).is_some()
 }
 
-impl<P: Provider> QpAttachment<P> {
+impl<P: Provider> PostState<P> {
     /// Returns the QP. Errors: `InvalidState(EpNotReady)` if there is none.
     fn qp(&self) -> Result<&P::Qp> {
-        match self {
-            QpAttachment::Attached(qp) => Ok(qp),
-            QpAttachment::Unattached => Err(Error::InvalidState(State::EpNotReady)),
-        }
+        self.qp.as_ref().ok_or(Error::InvalidState(State::EpNotReady))
     }
 }
 
@@ -227,7 +219,7 @@ impl<P: Provider> Ep<P> {
     fn end(&self, core: &mut ControlState<P>, step: EpStep) -> Result<()> {
         let was_live = core.state.is_live();
         let notice = self.step(core, step)?;
-        if let (true, Ok(qp)) = (was_live, self.post_state().binding.qp()) {
+        if let (true, Ok(qp)) = (was_live, self.post_state().qp()) {
             qp.abort();
         }
         self.queue_event(core, notice, None);

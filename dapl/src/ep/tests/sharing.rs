@@ -124,7 +124,7 @@ pub(super) fn send_silently(ep: H, cookie: u64) {
 
 /// Completes the messages in transit to this EP, if the fake provider is in slow mode.
 pub(super) fn arrive(ep: H) {
-    from_handle::<Ep<FakeProvider>>(ep, Handle::Ep).unwrap().post_state().binding.qp().unwrap().arrive();
+    from_handle::<Ep<FakeProvider>>(ep, Handle::Ep).unwrap().post_state().qp().unwrap().arrive();
 }
 
 pub(super) fn end(world: World, eps: &[H], srqs: &[H]) {
