@@ -5,8 +5,7 @@
 
 use dat_abi::*;
 
-use super::Psp;
-use super::dapli_psp::{self, RequestedQual};
+use super::{Psp, dapli_psp};
 use crate::error::{Error, Handle, Result};
 use crate::evd::{Evd, EventSource};
 use crate::ffi;
@@ -34,7 +33,7 @@ pub unsafe extern "C" fn dapl_psp_create<P: Provider>(
         if conn_qual == 0 {
             return Err(Error::InvalidParameter(2));
         }
-        let psp = dapli_psp::open(&ia, RequestedQual::Qual(conn_qual), evd, creates_eps)?;
+        let psp = dapli_psp::open(&ia, Some(conn_qual), evd, creates_eps)?;
         // SAFETY: the caller guarantees that `psp_handle` is null or writable.
         unsafe { ffi::put(psp_handle, psp.id.handle as DAT_PSP_HANDLE) };
         Ok(())
@@ -58,7 +57,7 @@ pub unsafe extern "C" fn dapl_psp_create_any<P: Provider>(
         ffi::require(psp_handle, 5)?;
         ffi::require(conn_qual, 2)?;
         let evd = for_requests(&evd)?;
-        let psp = dapli_psp::open(&ia, RequestedQual::AnyFree, evd, creates_eps(psp_flags)?)?;
+        let psp = dapli_psp::open(&ia, None, evd, creates_eps(psp_flags)?)?;
         // SAFETY: the caller guarantees that each out pointer is null or writable.
         unsafe {
             ffi::put(conn_qual, psp.qual());

@@ -15,19 +15,14 @@ use crate::provider::Provider;
 use crate::runtime::handle::{self, UseGuard};
 use crate::runtime::sync::StaticMutex;
 
-pub(super) enum RequestedQual {
-    Qual(u64),
-    AnyFree,
-}
-
-/// Creates a PSP that listens. Requests for its handle may arrive before this returns.
+/// Creates a PSP that listens on `qual`, or on a free qualifier if `qual` is `None`. Requests for its handle may arrive before this returns.
 ///
 /// Errors: `ConnQualInUse` if a PSP of this IA listens on the qualifier; `ConnQualTaken` for any other conflict
 /// (spec/endpoints 6.1); `ConnQualUnavailable` if no qualifier is free, or if the transport cannot listen on the
 /// requested one.
 pub(super) fn open<P: Provider>(
     ia: &Arc<Ia<P>>,
-    at: RequestedQual,
+    qual: Option<u64>,
     evd: UseGuard<Evd<P>>,
     creates_eps: bool,
 ) -> Result<Arc<Psp<P>>> {
@@ -42,10 +37,7 @@ pub(super) fn open<P: Provider>(
     })?;
     let psp = made.object().clone();
     made.publish();
-    let listening = match at {
-        RequestedQual::Qual(qual) => listen(&psp, qual),
-        RequestedQual::AnyFree => listen_anywhere(&psp),
-    };
+    let listening = qual.map_or_else(|| listen_anywhere(&psp), |qual| listen(&psp, qual));
     if let Err(error) = listening {
         let _ = psp.stop_listening();
         return Err(error);
