@@ -42,21 +42,19 @@ struct Logger {
 impl Logger {
     fn write(&self, level: Level, text: &str) {
         let _deferral = cancel::defer(); // `write` and `syslog` are cancellation points
+        let level = level.as_str().to_ascii_lowercase();
         if self.to & STDERR != 0 {
             let (process, thread) = (std::process::id(), rustix::thread::gettid().as_raw_nonzero().get());
             let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
             let ia = IA.with_borrow(Clone::clone);
-            let lines = log_line::lines(
-                &Origin { library: "dapl", level: level_name(level), process, thread, ia: &ia },
-                now,
-                text,
-            );
+            let lines =
+                log_line::lines(&Origin { library: "dapl", level: &level, process, thread, ia: &ia }, now, text);
             // One write, so that lines of several threads do not mix. Errors of a closed stderr are ignored.
             let _ = std::io::stderr().write_all(lines.as_bytes());
         }
         if self.to & SYSLOG != 0 {
             // syslog adds the time itself; it adds the process id if the program has requested that (`LOG_PID`).
-            text.lines().for_each(|line| syslog(&format!("dapl: {}: {line}\0", level_name(level))));
+            text.lines().for_each(|line| syslog(&format!("dapl: {level}: {line}\0")));
         }
     }
 
@@ -234,16 +232,6 @@ impl log::Log for Logger {
         if let Some(repeated) = repeated {
             self.write(Level::Warn, &repeated);
         }
-    }
-}
-
-fn level_name(level: Level) -> &'static str {
-    match level {
-        Level::Error => "error",
-        Level::Warn => "warn",
-        Level::Info => "info",
-        Level::Debug => "debug",
-        Level::Trace => "trace",
     }
 }
 
