@@ -86,6 +86,11 @@ pub unsafe fn put<T>(out: *mut T, value: T) {
     }
 }
 
+/// Converts a number for C; a larger number becomes the maximum.
+pub fn count(n: impl TryInto<DAT_COUNT>) -> DAT_COUNT {
+    n.try_into().unwrap_or(DAT_COUNT::MAX)
+}
+
 /// Returns `Err(InvalidParameter(n))` for a null pointer.
 pub fn require<T>(pointer: *const T, n: u8) -> Result<()> {
     if pointer.is_null() { Err(Error::InvalidParameter(n)) } else { Ok(()) }

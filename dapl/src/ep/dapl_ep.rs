@@ -291,7 +291,7 @@ pub unsafe extern "C" fn dapl_ep_recv_query<P: Provider>(
 ) -> DAT_RETURN {
     ffi::guard(|| {
         let ep = from_handle::<Ep<P>>(ep_handle, Handle::Ep)?;
-        let receives = DAT_COUNT::try_from(dapli_watch::outstanding(&ep).recvs).unwrap_or(DAT_COUNT::MAX);
+        let receives = ffi::count(dapli_watch::outstanding(&ep).recvs);
         // SAFETY: the caller guarantees that `nbufs_allocated` is null or writable.
         unsafe { ffi::put(nbufs_allocated, receives) };
         // SAFETY: the caller guarantees that `bufs_alloc_span` is null or writable.

@@ -6,11 +6,11 @@
 
 use dat_abi::*;
 
+use super::Evd;
 use super::dapli_evd::EvdState;
 use super::dapls_evd;
 use super::event::{EventSource, EventSources};
 use super::event_record::{write_plain, write_taken};
-use super::{Evd, NotifyMode};
 use crate::cno::Cno;
 use crate::error::{Error, Handle};
 use crate::ffi::{guard, guard_cancellable, require};
@@ -60,14 +60,7 @@ pub unsafe extern "C" fn dapl_evd_query<P: Provider>(
             return Err(Error::InvalidParameter(2));
         }
         require(out, 3)?;
-        let properties = dapls_evd::properties(&evd);
-        let param = DAT_EVD_PARAM {
-            ia_handle: evd.ia().consumer_handle(),
-            evd_qlen: DAT_COUNT::try_from(properties.length).unwrap_or(DAT_COUNT::MAX),
-            evd_state: state_bits(&properties),
-            cno_handle: properties.cno as DAT_CNO_HANDLE,
-            evd_flags: flags(evd.streams()),
-        };
+        let param = dapls_evd::param(&evd, flags(evd.streams()));
         // SAFETY: `out` is not null, and the caller guarantees that it is writable.
         unsafe { out.write_unaligned(param) };
         Ok(())
@@ -322,14 +315,3 @@ const STREAMS: [(DAT_EVD_FLAGS, EventSource); 6] = [
     (DAT_EVD_RMR_BIND_FLAG, EventSource::RmrBind),
     (DAT_EVD_ASYNC_FLAG, EventSource::Async),
 ];
-
-fn state_bits(properties: &dapls_evd::EvdProperties) -> DAT_EVD_STATE {
-    let enabled = if properties.enabled { DAT_EVD_STATE_ENABLED } else { DAT_EVD_STATE_DISABLED };
-    let waitable = if properties.waitable { DAT_EVD_STATE_WAITABLE } else { DAT_EVD_STATE_UNWAITABLE };
-    let config = match properties.config {
-        NotifyMode::Threshold => DAT_EVD_STATE_CONFIG_THRESHOLD,
-        NotifyMode::Notify => DAT_EVD_STATE_CONFIG_NOTIFY,
-        NotifyMode::Solicited => DAT_EVD_STATE_CONFIG_SOLICITED,
-    };
-    enabled | waitable | config
-}

@@ -114,7 +114,7 @@ unsafe fn step<P: Provider, E: Copy>(call: &mut EvdWaitCall<E>, cause: WakeCause
     }
     if let Some(more) = more {
         // SAFETY: `run_step` has checked that `more` is not null, and the caller guarantees that it is writable.
-        unsafe { ffi::put(call.more, count(more)) };
+        unsafe { ffi::put(call.more, ffi::count(more)) };
     }
     WaitStep::Done(code)
 }
@@ -136,7 +136,7 @@ unsafe fn take_quickly<P: Provider, E: Copy>(call: &EvdWaitCall<E>) -> bool {
     let left = object.wait_quickly(|done| unsafe { write_plain(event, evd, done) });
     // SAFETY: `more` is not null, and the caller guarantees that it is writable.
     left.is_some_and(|left| unsafe {
-        ffi::put(more, count(left));
+        ffi::put(more, ffi::count(left));
         true
     })
 }
@@ -151,8 +151,4 @@ fn run_step<P: Provider, E: Copy>(call: &mut EvdWaitCall<E>, cause: WakeCause) -
     let (wait, next) = dapli_wait::begin(&evd, call.timeout, call.threshold)?;
     call.wait = Some(wait);
     Ok(next)
-}
-
-fn count(n: usize) -> DAT_COUNT {
-    DAT_COUNT::try_from(n).unwrap_or(DAT_COUNT::MAX)
 }

@@ -7,7 +7,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use dat_abi::DAT_EVD_HANDLE;
+use dat_abi::*;
 
 use super::dapli_evd::{EvdState, FetchMode};
 use super::event::{Event, EventSource, EventSources};
@@ -16,6 +16,7 @@ use super::queue::{EventQueue, EventSignal};
 use super::{Evd, NotifyMode};
 use crate::cno::Cno;
 use crate::error::{Error, Handle, Resource, Result, State};
+use crate::ffi::count;
 use crate::ia::dapls_ia::{self, AsyncEvdConstructor};
 use crate::ia::{AsyncError, AsyncEvd, AsyncKind, CloseRank, Ia};
 use crate::provider::{CompletionQueue, CqSink, Provider};
@@ -288,30 +289,23 @@ pub fn resize<P: Provider>(evd: &Evd<P>, length: i32) -> Result<()> {
     inner.queue.resize(length)
 }
 
-/// Properties that `dat_evd_query` returns.
-#[derive(Clone, Copy, Debug)]
-pub struct EvdProperties {
-    /// Length (`evd_qlen`).
-    pub length: usize,
-    /// Whether events trigger the CNO and make an armed descriptor readable.
-    pub enabled: bool,
-    /// Whether threads may wait on the EVD.
-    pub waitable: bool,
-    /// Which completions notify.
-    pub config: NotifyMode,
-    /// Handle of the EVD's CNO, or 0.
-    pub cno: usize,
-}
-
-/// Returns the properties that `dat_evd_query` reports.
-pub fn properties<P: Provider>(evd: &Evd<P>) -> EvdProperties {
+/// Returns the record for `dat_evd_query`. `evd_flags` are the streams of the EVD as flags.
+pub fn param<P: Provider>(evd: &Evd<P>, evd_flags: DAT_EVD_FLAGS) -> DAT_EVD_PARAM {
+    let ia_handle = evd.ia.consumer_handle();
     let inner = evd.lock();
-    EvdProperties {
-        length: inner.queue.length(),
-        enabled: inner.queue.enabled,
-        waitable: inner.queue.waitable,
-        config: inner.queue.config(),
-        cno: inner.cno.as_ref().map_or(0, |cno| cno.id().handle),
+    let enabled = if inner.queue.enabled { DAT_EVD_STATE_ENABLED } else { DAT_EVD_STATE_DISABLED };
+    let waitable = if inner.queue.waitable { DAT_EVD_STATE_WAITABLE } else { DAT_EVD_STATE_UNWAITABLE };
+    let config = match inner.queue.config() {
+        NotifyMode::Threshold => DAT_EVD_STATE_CONFIG_THRESHOLD,
+        NotifyMode::Notify => DAT_EVD_STATE_CONFIG_NOTIFY,
+        NotifyMode::Solicited => DAT_EVD_STATE_CONFIG_SOLICITED,
+    };
+    DAT_EVD_PARAM {
+        ia_handle,
+        evd_qlen: count(inner.queue.length()),
+        evd_state: enabled | waitable | config,
+        cno_handle: inner.cno.as_ref().map_or(DAT_HANDLE_NULL, |cno| cno.id().handle as DAT_CNO_HANDLE),
+        evd_flags,
     }
 }
 

@@ -9,6 +9,7 @@ use std::ffi::c_char;
 use dat_abi::*;
 
 use super::Ia;
+use crate::ffi::count;
 use crate::provider::Provider;
 
 /// Highest address: memory at any address can be registered.
@@ -79,7 +80,7 @@ pub(super) fn provider_attributes<P: Provider>(ia: &Ia<P>) -> DAT_PROVIDER_ATTR 
             | DAT_COMPLETION_UNSIGNALLED_FLAG
             | DAT_COMPLETION_BARRIER_FENCE_FLAG,
         is_thread_safe: if registered.thread_safe { DAT_TRUE } else { DAT_FALSE },
-        max_private_data_size: DAT_COUNT::try_from(ia.private_data_connect()).unwrap_or(DAT_COUNT::MAX),
+        max_private_data_size: count(ia.private_data_connect()),
         supports_multipath: DAT_FALSE,
         ep_creator: DAT_PSP_CREATES_EP_IFASKED,
         pz_support: DAT_PZ_UNIQUE,
@@ -96,10 +97,6 @@ pub(super) fn provider_attributes<P: Provider>(ia: &Ia<P>) -> DAT_PROVIDER_ATTR 
         num_provider_specific_attr: attribute_count,
         provider_specific_attr: attributes,
     }
-}
-
-fn count(n: u32) -> DAT_COUNT {
-    DAT_COUNT::try_from(n).unwrap_or(DAT_COUNT::MAX)
 }
 
 fn version(text: &str) -> DAT_UINT32 {

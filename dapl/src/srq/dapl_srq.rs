@@ -6,8 +6,7 @@
 
 use dat_abi::*;
 
-use super::Srq;
-use super::dapls_srq::{self, SrqAttributes};
+use super::{Srq, dapls_srq};
 use crate::error::{Error, Handle};
 use crate::ffi::{guard, guard_cancellable, require, segments};
 use crate::ia::Ia;
@@ -34,9 +33,7 @@ pub unsafe extern "C" fn dapl_srq_create<P: Provider>(
             return Err(Error::InvalidParameter(3));
         }
         // SAFETY: `attributes` is neither null nor misaligned, and the caller guarantees that it is readable.
-        let DAT_SRQ_ATTR { max_recv_dtos, max_recv_iov, low_watermark } = unsafe { attributes.read() };
-        let attributes = SrqAttributes { max_recvs: max_recv_dtos, max_iov: max_recv_iov, low_watermark };
-        let srq = dapls_srq::create(&ia, pz, attributes)?;
+        let srq = dapls_srq::create(&ia, pz, unsafe { attributes.read() })?;
         // SAFETY: `out` is not null, and the caller guarantees that it is writable.
         unsafe { out.write_unaligned(srq) };
         Ok(())
@@ -74,20 +71,8 @@ pub unsafe extern "C" fn dapl_srq_query<P: Provider>(
         if mask & !DAT_SRQ_FIELD_ALL != 0 {
             return Err(Error::InvalidParameter(2));
         }
-        let properties = dapls_srq::properties(&srq);
-        let count = |n: u32| DAT_COUNT::try_from(n).unwrap_or(DAT_COUNT::MAX);
-        let param = DAT_SRQ_PARAM {
-            ia_handle: srq.ia().consumer_handle(),
-            srq_state: DAT_SRQ_STATE_OPERATIONAL,
-            pz_handle: properties.pz as DAT_PZ_HANDLE,
-            max_recv_dtos: count(properties.max_recvs),
-            max_recv_iov: count(properties.max_iov),
-            low_watermark: count(properties.low_watermark),
-            available_dto_count: count(properties.available),
-            outstanding_dto_count: count(properties.outstanding),
-        };
         // SAFETY: `out` is not null, and the caller guarantees that it is writable.
-        unsafe { out.write_unaligned(param) };
+        unsafe { out.write_unaligned(dapls_srq::param(&srq)) };
         Ok(())
     })
 }

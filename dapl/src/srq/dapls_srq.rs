@@ -8,40 +8,30 @@
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use dat_abi::DAT_SRQ_HANDLE;
+use dat_abi::{DAT_PZ_HANDLE, DAT_SRQ_ATTR, DAT_SRQ_HANDLE, DAT_SRQ_PARAM, DAT_SRQ_STATE_OPERATIONAL};
 use parking_lot::Mutex;
 
 use super::capacity::SrqCapacity;
 use super::{Srq, SrqRef};
 use crate::error::{Error, Handle, Resource, Result, State};
+use crate::ffi::count;
 use crate::ia::{AsyncError, AsyncKind, CloseRank, Ia, dapls_ia};
 use crate::provider::{Provider, Segment, SharedReceiveQueue, SrqSink, SrqSpec};
 use crate::pz::Pz;
 use crate::runtime::handle::{self, UseCount, UseCounted, UseGuard};
 
-/// Attributes of a new SRQ, as the consumer passes them.
-#[derive(Clone, Copy, Debug)]
-pub struct SrqAttributes {
-    /// Maximum number of outstanding receives.
-    pub max_recvs: i32,
-    /// Maximum number of segments per receive.
-    pub max_iov: i32,
-    /// Low watermark. It must be 0 at creation: the SRQ has no receives yet, so any other value would be crossed
-    /// immediately.
-    pub low_watermark: i32,
-}
-
 /// Creates an SRQ with a live handle in its IA.
 ///
 /// Errors: `ModelNotSupported` if the transport has no SRQs; `InvalidParameter(3)` for invalid attributes (spec/events
 /// 6.1); those of the provider.
-pub fn create<P: Provider>(ia: &Arc<Ia<P>>, pz: Arc<Pz<P>>, attributes: SrqAttributes) -> Result<DAT_SRQ_HANDLE> {
+pub fn create<P: Provider>(ia: &Arc<Ia<P>>, pz: Arc<Pz<P>>, attributes: DAT_SRQ_ATTR) -> Result<DAT_SRQ_HANDLE> {
     let limits = ia.limits();
     if limits.max_srqs == 0 {
         return Err(Error::ModelNotSupported);
     }
-    let max_recvs = within(attributes.max_recvs, limits.max_dtos).ok_or(Error::InvalidParameter(3))?;
-    let max_iov = within(attributes.max_iov, limits.max_iov).ok_or(Error::InvalidParameter(3))?;
+    let max_recvs = within(attributes.max_recv_dtos, limits.max_dtos).ok_or(Error::InvalidParameter(3))?;
+    let max_iov = within(attributes.max_recv_iov, limits.max_iov).ok_or(Error::InvalidParameter(3))?;
+    // The SRQ has no receives yet, so any other value would be crossed immediately.
     if attributes.low_watermark != 0 {
         return Err(Error::InvalidParameter(3));
     }
@@ -127,29 +117,21 @@ pub(super) fn low<P: Provider>(srq: &Srq<P>) {
     dapls_ia::report(&srq.ia, error);
 }
 
-/// Properties that `dat_srq_query` returns.
-#[derive(Clone, Copy, Debug)]
-pub struct SrqProperties {
-    pub pz: usize,
-    pub max_recvs: u32,
-    pub max_iov: u32,
-    pub low_watermark: u32,
-    pub available: u32,
-    pub outstanding: u32,
-}
-
-/// Returns the properties that `dat_srq_query` reports.
-pub fn properties<P: Provider>(srq: &Srq<P>) -> SrqProperties {
+/// Returns the record for `dat_srq_query`.
+pub fn param<P: Provider>(srq: &Srq<P>) -> DAT_SRQ_PARAM {
+    let ia_handle = srq.ia.consumer_handle();
     let low = srq.low.lock();
     let outstanding = srq.outstanding.outstanding();
-    SrqProperties {
-        pz: srq.pz.id().handle,
-        max_recvs: srq.outstanding.capacity(),
-        max_iov: srq.max_iov,
-        low_watermark: *low,
-        // `available` may include a receive that was posted after `outstanding` was read.
-        available: srq.queue.available().min(outstanding),
-        outstanding,
+    DAT_SRQ_PARAM {
+        ia_handle,
+        srq_state: DAT_SRQ_STATE_OPERATIONAL,
+        pz_handle: srq.pz.id().handle as DAT_PZ_HANDLE,
+        max_recv_dtos: count(srq.outstanding.capacity()),
+        max_recv_iov: count(srq.max_iov),
+        low_watermark: count(*low),
+        // The provider's number may include a receive that was posted after `outstanding` was read.
+        available_dto_count: count(srq.queue.available().min(outstanding)),
+        outstanding_dto_count: count(outstanding),
     }
 }
 
