@@ -44,10 +44,8 @@ pub fn bound<P: Provider>(rmr: &Rmr<P>) -> Option<RmrBinding> {
     inner.bound.filter(|_| inner.window.as_ref().is_some_and(|window| window.mw.is_bound()))
 }
 
-/// A bind or unbind that was checked and can be posted.
-pub(crate) struct CheckedBind<P: Provider> {
-    wanted: Option<(RmrBinding, UseGuard<Lmr<P>>)>,
-}
+/// A bind that was checked and can be posted, with the LMR that it uses; `None` for an unbind.
+pub(crate) type CheckedBind<P> = Option<(RmrBinding, UseGuard<Lmr<P>>)>;
 
 /// Checks a bind, or an unbind if `wanted` is `None`, for an EP with the protection zone `ep_pz` (spec/events 9.2). The
 /// caller refuses an EP without a PZ.
@@ -64,7 +62,7 @@ pub(crate) fn check<P: Provider>(
     let check_pz = |pz: ObjectId| if pz == rmr.pz { Ok(()) } else { Err(Error::Protection(access)) };
     let Some(wanted) = wanted else {
         ep_pz.map_or(Ok(()), check_pz)?;
-        return Ok(CheckedBind { wanted: None });
+        return Ok(None);
     };
     let lmr = dapls_lmr::find(&rmr.ia, &wanted.segment).ok_or(Error::InvalidParameter(2))?.to_arc();
     check_pz(lmr.pz().id())?;
@@ -77,7 +75,7 @@ pub(crate) fn check<P: Provider>(
     if !handle::is_live(lmr.id()) {
         return Err(Error::InvalidParameter(2));
     }
-    Ok(CheckedBind { wanted: Some((wanted, lmr)) })
+    Ok(Some((wanted, lmr)))
 }
 
 /// Posts the bind. Returns the new remote context, or 0 for an unbind.
@@ -88,7 +86,7 @@ pub(crate) fn post<P: Provider>(
 ) -> Result<u32> {
     let mut inner = rmr.inner.lock();
     let Some(window) = &inner.window else { return Err(Error::InvalidHandle(Handle::Rmr)) };
-    let Some((wanted, lmr)) = checked.wanted else {
+    let Some((wanted, lmr)) = checked else {
         post(&window.mw, None)?;
         rmr.replace_context(inner.bound.take(), 0);
         return Ok(0);

@@ -40,7 +40,10 @@ pub unsafe extern "C" fn dapl2_lmr_create<P: Provider>(
     registered_length: *mut DAT_VLEN,
     registered_address: *mut DAT_VADDR,
 ) -> DAT_RETURN {
-    let is_known = guard(|| address_type::<P>(ia, va_type, 7));
+    let is_known = guard(|| {
+        from_handle::<Ia<P>>(ia, Handle::Ia)?;
+        check_address_type::<P>(va_type, 7)
+    });
     if is_known != DAT_SUCCESS {
         return convert::code(is_known);
     }
@@ -71,12 +74,11 @@ fn rights(privileges: DAT_MEM_PRIV_FLAGS, va_type: DAT_VA_TYPE) -> Option<Privil
     Some(rights)
 }
 
-/// Checks the virtual address type.
+/// Checks a virtual address type, which is parameter `n`.
 ///
 /// Errors: `ModelNotSupported` for zero-based addresses if the provider does not support them; `InvalidParameter(n)`
 /// for an unknown type.
-fn address_type<P: Provider>(ia: DAT_IA_HANDLE, va_type: DAT_VA_TYPE, n: u8) -> Result<()> {
-    from_handle::<Ia<P>>(ia, Handle::Ia)?;
+pub(super) fn check_address_type<P: Provider>(va_type: DAT_VA_TYPE, n: u8) -> Result<()> {
     match va_type {
         DAT_VA_TYPE_VA => Ok(()),
         DAT_VA_TYPE_ZB if P::HAS_ZERO_BASED => Ok(()),

@@ -6,6 +6,7 @@ use dat_abi as v1;
 use dat_abi::v2::*;
 
 use super::convert;
+use super::dapl_lmr::check_address_type;
 use crate::error::{Error, Handle, Result};
 use crate::ffi::{guard, require};
 use crate::lmr::{Lmr, zero_based};
@@ -137,10 +138,5 @@ fn check<P: Provider>(lmr: DAT_LMR_HANDLE, segment: DAT_LMR_TRIPLET, va_type: DA
     if lmr.mr().local_key() != segment.lmr_context {
         return Err(Error::InvalidParameter(3));
     }
-    match va_type {
-        DAT_VA_TYPE_VA => Ok(()),
-        DAT_VA_TYPE_ZB if P::HAS_ZERO_BASED => Ok(()),
-        DAT_VA_TYPE_ZB => Err(Error::ModelNotSupported),
-        _ => Err(Error::InvalidParameter(5)),
-    }
+    check_address_type::<P>(va_type, 5)
 }
