@@ -3,6 +3,7 @@
 //! C calls these entries through the provider table of 1.2; the entries of 2.0 call them too. The checks are made in
 //! the order of spec/endpoints 5 and spec/events 5.5 to 5.7.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use dat_abi::*;
@@ -16,7 +17,7 @@ use super::dapli_watch;
 use super::state::{EpState, EpStep};
 use super::{Ep, EpObjects, record};
 use crate::error::{AddressProblem, Error, Handle, Result};
-use crate::evd::{Evd, EventSource};
+use crate::evd::{Evd, EventSource, dapls_evd};
 use crate::ffi;
 use crate::ia::Ia;
 use crate::provider::{PeerAddress, Provider};
@@ -43,20 +44,8 @@ pub unsafe extern "C" fn dapl_ep_create<P: Provider>(
         let objects =
             objects::<P>(pz_handle, recv_completion_evd_handle, request_completion_evd_handle, connect_evd_handle)?;
         ffi::require(ep_handle, 7)?;
-        let attributes = if ep_attributes.is_null() {
-            Attributes::default_for(objects.attached(), ia.limits())
-        } else if ep_attributes.is_aligned() {
-            // SAFETY: `ep_attributes` is neither null nor misaligned, and the caller guarantees that it points at a
-            // record.
-            let asked = record::attributes(unsafe { &*ep_attributes });
-            asked.check_for_create(objects.attached(), ia.limits()).map_err(|_| Error::InvalidParameter(6))?
-        } else {
-            return Err(Error::InvalidParameter(6));
-        };
-        let ep = Ep::create(&ia, EpState::Unconnected, objects, attributes)?;
-        // SAFETY: the caller guarantees that `ep_handle` is null or writable.
-        unsafe { ffi::put(ep_handle, ep.id.handle as DAT_EP_HANDLE) };
-        Ok(())
+        // SAFETY: the caller also satisfies the contract of `create`.
+        unsafe { create(&ia, objects, ep_attributes, 6, ep_handle) }
     })
 }
 
@@ -92,18 +81,35 @@ pub unsafe extern "C" fn dapl_ep_create_with_srq<P: Provider>(
         objects.srq = Some(UseGuard::of_open(srq, Handle::Srq)?);
         ffi::require(ep_attributes, 7)?;
         ffi::require(ep_handle, 8)?;
-        if !ep_attributes.is_aligned() {
-            return Err(Error::InvalidParameter(7));
-        }
-        // SAFETY: `ep_attributes` is neither null nor misaligned, and the caller guarantees that it points at a record.
-        let asked = record::attributes(unsafe { &*ep_attributes });
-        let attributes =
-            asked.check_for_create(objects.attached(), ia.limits()).map_err(|_| Error::InvalidParameter(7))?;
-        let ep = Ep::create(&ia, EpState::Unconnected, objects, attributes)?;
-        // SAFETY: the caller guarantees that `ep_handle` is null or writable.
-        unsafe { ffi::put(ep_handle, ep.id.handle as DAT_EP_HANDLE) };
-        Ok(())
+        // SAFETY: the caller also satisfies the contract of `create`.
+        unsafe { create(&ia, objects, ep_attributes, 7, ep_handle) }
     })
+}
+
+/// Creates an EP with the attributes in a record, which is parameter `n`, or with the defaults if it is null.
+///
+/// # Safety
+/// `attributes` is null or points at a record; `out` is null or writable.
+unsafe fn create<P: Provider>(
+    ia: &Arc<Ia<P>>,
+    objects: EpObjects<P>,
+    attributes: *const DAT_EP_ATTR,
+    n: u8,
+    out: *mut DAT_EP_HANDLE,
+) -> Result<()> {
+    let attributes = if attributes.is_null() {
+        Attributes::default_for(objects.attached(), ia.limits())
+    } else if attributes.is_aligned() {
+        // SAFETY: `attributes` is neither null nor misaligned, and the caller guarantees that it points at a record.
+        let asked = record::attributes(unsafe { &*attributes });
+        asked.check_for_create(objects.attached(), ia.limits()).map_err(|_| Error::InvalidParameter(n))?
+    } else {
+        return Err(Error::InvalidParameter(n));
+    };
+    let ep = Ep::create(ia, EpState::Unconnected, objects, attributes)?;
+    // SAFETY: the caller guarantees that `out` is null or writable.
+    unsafe { ffi::put(out, ep.id.handle as DAT_EP_HANDLE) };
+    Ok(())
 }
 
 /// `dat_ep_query`.
@@ -339,10 +345,7 @@ fn pz<P: Provider>(handle: DAT_PZ_HANDLE) -> Result<Option<UseGuard<Pz<P>>>> {
 
 /// Opens the handle of an EVD that serves `stream`; a null handle returns `None`. The EVD may belong to another IA.
 fn evd<P: Provider>(handle: DAT_EVD_HANDLE, stream: EventSource, wanted: Handle) -> Result<Option<UseGuard<Evd<P>>>> {
-    match from_optional::<Evd<P>>(handle, wanted)? {
-        Some(evd) if !evd.serves(stream) => Err(Error::InvalidHandle(wanted)),
-        evd => evd.map(|evd| UseGuard::of_open(evd.to_arc(), wanted)).transpose(),
-    }
+    from_optional::<Evd<P>>(handle, wanted)?.map(|evd| dapls_evd::use_for(&evd, stream, wanted)).transpose()
 }
 
 /// Parses a timeout in microseconds; `None` means infinite. Zero is `InvalidParameter(n)`.

@@ -21,7 +21,7 @@ use crate::ia::dapls_ia::{self, AsyncEvdConstructor};
 use crate::ia::{AsyncError, AsyncEvd, AsyncKind, CloseRank, Ia};
 use crate::provider::{CompletionQueue, CqSink, Provider};
 use crate::runtime::empty_check::{EmptyCheck, QueueCheck};
-use crate::runtime::handle::{self, UnpublishedObject, UseCount, UseCounted, UseGuard};
+use crate::runtime::handle::{self, Ref, UnpublishedObject, UseCount, UseCounted, UseGuard};
 use crate::runtime::spin::SpinBudget;
 use crate::runtime::sync::Mutex;
 use crate::stats::counters::{Completed, IaSums};
@@ -104,6 +104,16 @@ fn checked_length<P: Provider>(ia: &Ia<P>, length: i32, too_long: Error) -> Resu
         n if n > ia.limits().max_evd_qlen => Err(too_long),
         n => Ok(n as usize),
     }
+}
+
+/// Counts a use of the EVD by an object that reports events of `stream` to it.
+///
+/// Errors: `InvalidHandle(wanted)` if the EVD does not serve the stream, or is being freed.
+pub fn use_for<P: Provider>(evd: &Ref<Evd<P>>, stream: EventSource, wanted: Handle) -> Result<UseGuard<Evd<P>>> {
+    if !evd.serves(stream) {
+        return Err(Error::InvalidHandle(wanted));
+    }
+    UseGuard::of_open(evd.to_arc(), wanted)
 }
 
 /// Queues an event after all earlier ones. A closed EVD drops it.

@@ -7,11 +7,11 @@ use dat_abi::*;
 
 use super::{Psp, dapli_psp};
 use crate::error::{Error, Handle, Result};
-use crate::evd::{Evd, EventSource};
+use crate::evd::{Evd, EventSource, dapls_evd};
 use crate::ffi;
 use crate::ia::Ia;
 use crate::provider::Provider;
-use crate::runtime::handle::{Ref, UseGuard, from_handle};
+use crate::runtime::handle::from_handle;
 
 /// `dat_psp_create`.
 ///
@@ -28,7 +28,7 @@ pub unsafe extern "C" fn dapl_psp_create<P: Provider>(
         let ia = from_handle::<Ia<P>>(ia_handle, Handle::Ia)?.to_arc();
         let evd = from_handle::<Evd<P>>(evd_handle, Handle::EvdCr)?;
         ffi::require(psp_handle, 5)?;
-        let evd = for_requests(&evd)?;
+        let evd = dapls_evd::use_for(&evd, EventSource::Request, Handle::EvdCr)?;
         let creates_eps = creates_eps(psp_flags)?;
         if conn_qual == 0 {
             return Err(Error::InvalidParameter(2));
@@ -56,7 +56,7 @@ pub unsafe extern "C" fn dapl_psp_create_any<P: Provider>(
         let evd = from_handle::<Evd<P>>(evd_handle, Handle::EvdCr)?;
         ffi::require(psp_handle, 5)?;
         ffi::require(conn_qual, 2)?;
-        let evd = for_requests(&evd)?;
+        let evd = dapls_evd::use_for(&evd, EventSource::Request, Handle::EvdCr)?;
         let psp = dapli_psp::open(&ia, None, evd, creates_eps(psp_flags)?)?;
         // SAFETY: the caller guarantees that each out pointer is null or writable.
         unsafe {
@@ -98,14 +98,6 @@ pub unsafe extern "C" fn dapl_psp_query<P: Provider>(
 /// `psp_handle` may have any value.
 pub unsafe extern "C" fn dapl_psp_free<P: Provider>(psp_handle: DAT_PSP_HANDLE) -> DAT_RETURN {
     ffi::guard(|| from_handle::<Psp<P>>(psp_handle, Handle::Psp)?.stop_listening())
-}
-
-fn for_requests<P: Provider>(evd: &Ref<Evd<P>>) -> Result<UseGuard<Evd<P>>> {
-    if evd.serves(EventSource::Request) {
-        UseGuard::of_open(evd.to_arc(), Handle::EvdCr)
-    } else {
-        Err(Error::InvalidHandle(Handle::EvdCr))
-    }
 }
 
 fn creates_eps(flags: DAT_PSP_FLAGS) -> Result<bool> {

@@ -9,11 +9,11 @@ use super::Rsp;
 use crate::ep::Ep;
 use crate::ep::state::EpStep;
 use crate::error::{Error, Handle};
-use crate::evd::{Evd, EventSource};
+use crate::evd::{Evd, EventSource, dapls_evd};
 use crate::ffi;
 use crate::ia::Ia;
 use crate::provider::Provider;
-use crate::runtime::handle::{UseGuard, from_handle};
+use crate::runtime::handle::from_handle;
 
 /// `dat_rsp_create`.
 ///
@@ -32,13 +32,11 @@ pub unsafe extern "C" fn dapl_rsp_create<P: Provider>(
         let evd = from_handle::<Evd<P>>(evd_handle, Handle::EvdCr)?;
         ffi::require(rsp_handle, 5)?;
         ep.state().after(EpStep::Reserve)?;
-        if !evd.serves(EventSource::Request) {
-            return Err(Error::InvalidHandle(Handle::EvdCr));
-        }
+        let evd = dapls_evd::use_for(&evd, EventSource::Request, Handle::EvdCr)?;
         if conn_qual == 0 {
             return Err(Error::InvalidParameter(2));
         }
-        let rsp = Rsp::open(&ia, conn_qual, &ep, UseGuard::of_open(evd.to_arc(), Handle::EvdCr)?)?;
+        let rsp = Rsp::open(&ia, conn_qual, &ep, evd)?;
         // SAFETY: the caller guarantees that `rsp_handle` is null or writable.
         unsafe { ffi::put(rsp_handle, rsp.id.handle as DAT_RSP_HANDLE) };
         Ok(())

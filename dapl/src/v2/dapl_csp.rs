@@ -8,11 +8,11 @@ use super::convert;
 use crate::csp::{Csp, CspAddress};
 use crate::ep::Communicator;
 use crate::error::{Error, Handle, Result};
-use crate::evd::{Evd, EventSource};
+use crate::evd::{Evd, EventSource, dapls_evd};
 use crate::ffi::{self, require};
 use crate::ia::Ia;
 use crate::provider::Provider;
-use crate::runtime::handle::{UseGuard, from_handle};
+use crate::runtime::handle::from_handle;
 
 /// `dat_csp_create`: listens at the port of `address`, which must be an address of this host or the wildcard address.
 ///
@@ -32,9 +32,7 @@ pub unsafe extern "C" fn dapl2_csp_create<P: Provider>(
         require(address, 3)?;
         let evd = from_handle::<Evd<P>>(evd, Handle::EvdCr)?;
         require(out, 5)?;
-        if !evd.serves(EventSource::Request) {
-            return Err(Error::InvalidHandle(Handle::EvdCr));
-        }
+        let evd = dapls_evd::use_for(&evd, EventSource::Request, Handle::EvdCr)?;
         // SAFETY: `communicator` is not null, and the caller guarantees that it is readable.
         let DAT_COMM { domain, r#type: kind, protocol } = unsafe { communicator.read_unaligned() };
         let communicator = Communicator { domain, kind, protocol };
@@ -42,7 +40,7 @@ pub unsafe extern "C" fn dapl2_csp_create<P: Provider>(
         let bytes = unsafe { socket_address(address) };
         let (ip, port) = communicator.parse_address(&bytes, 3)?;
         let place = CspAddress { communicator, ip, port, bytes: &bytes };
-        let csp = Csp::open(&ia, &place, UseGuard::of_open(evd.to_arc(), Handle::EvdCr)?)?;
+        let csp = Csp::open(&ia, &place, evd)?;
         // SAFETY: `out` is not null, and the caller guarantees that it is writable.
         unsafe { ffi::put(out, csp.id().handle as DAT_CSP_HANDLE) };
         Ok(())
