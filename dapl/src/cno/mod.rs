@@ -52,10 +52,10 @@ pub struct PollPass {
     /// Whether the thread waits on the CNO. If so, the first EVD that has new events and no descriptor does not trigger
     /// the CNO, because the thread returns that EVD.
     pub takes: bool,
-    /// [`Cno::changes`], read under the lock of the first EVD that had new events. If it is unchanged since the start
-    /// of the pass, no other EVD has triggered the CNO, so the thread may return this EVD. Triggers after the read need
-    /// no check: if an event of another EVD must be reported after this EVD's completions, its thread acquires this
-    /// EVD's lock before it triggers the CNO.
+    /// Set by the first EVD with new events: the value of [`Cno::changes`], read under the lock of that EVD. If the
+    /// value is the same as at the start of the pass, no other EVD has triggered the CNO, and the thread returns this
+    /// EVD. A trigger after the read does not matter. An EVD whose event must be reported after the completions of this
+    /// EVD triggers the CNO only after its thread has acquired the lock of this EVD.
     pub taken_at: Option<u32>,
 }
 
@@ -76,7 +76,7 @@ pub struct Cno<P: Provider> {
 }
 
 impl<P: Provider> Cno<P> {
-    /// Weak reference to the CNO; its `handle` is the consumer's handle.
+    /// Identifies the CNO. The field `handle` is the consumer's handle.
     pub fn id(&self) -> ObjectId {
         self.id
     }

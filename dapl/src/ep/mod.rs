@@ -162,7 +162,7 @@ impl<P: Provider> PostState<P> {
 }
 
 impl<P: Provider> Ep<P> {
-    /// Weak reference to the EP; its `handle` is the consumer's handle.
+    /// Identifies the EP. The field `handle` is the consumer's handle.
     pub fn id(&self) -> ObjectId {
         self.id
     }

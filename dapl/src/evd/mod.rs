@@ -66,7 +66,7 @@ pub(crate) trait TransferSink<P: Provider>: Send + Sync {
 }
 
 impl<P: Provider> Evd<P> {
-    /// Weak reference to the EVD; its `handle` is the consumer's handle.
+    /// Identifies the EVD. The field `handle` is the consumer's handle.
     pub fn id(&self) -> ObjectId {
         self.id
     }

@@ -153,7 +153,7 @@ struct Children {
 }
 
 impl<P: Provider> Ia<P> {
-    /// Weak reference to the IA. Its `handle` is the internal handle, not the IA number that the consumer uses.
+    /// Identifies the IA. The field `handle` is the internal handle, not the IA number that the consumer uses.
     pub fn id(&self) -> ObjectId {
         self.id
     }

@@ -52,7 +52,7 @@ pub struct Privileges {
 }
 
 impl<P: Provider> Lmr<P> {
-    /// Weak reference to the LMR; its `handle` is the consumer's handle.
+    /// Identifies the LMR. The field `handle` is the consumer's handle.
     pub fn id(&self) -> ObjectId {
         self.id
     }

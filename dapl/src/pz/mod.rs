@@ -20,7 +20,7 @@ pub struct Pz<P: Provider> {
 }
 
 impl<P: Provider> Pz<P> {
-    /// Weak reference to the PZ; its `handle` is the consumer's handle.
+    /// Identifies the PZ. The field `handle` is the consumer's handle.
     pub fn id(&self) -> ObjectId {
         self.id
     }

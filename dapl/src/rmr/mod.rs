@@ -60,7 +60,7 @@ pub struct RmrBinding {
 }
 
 impl<P: Provider> Rmr<P> {
-    /// Weak reference to the RMR; its `handle` is the consumer's handle.
+    /// Identifies the RMR. The field `handle` is the consumer's handle.
     pub fn id(&self) -> ObjectId {
         self.id
     }

@@ -51,7 +51,7 @@ impl<P: Provider> SrqSink for SrqRef<P> {
 }
 
 impl<P: Provider> Srq<P> {
-    /// Weak reference to the SRQ; its `handle` is the consumer's handle.
+    /// Identifies the SRQ. The field `handle` is the consumer's handle.
     pub fn id(&self) -> ObjectId {
         self.id
     }
