@@ -117,8 +117,8 @@ pub unsafe fn copy(from: *const c_void, length: usize) -> Vec<u8> {
 /// `out` is writable.
 pub unsafe fn put_cleared<T: PaddedRecord>(out: *mut T, value: T) {
     let (from, to) = ((&raw const value).cast::<u8>(), out.cast::<u8>());
-    // SAFETY: the caller guarantees that `out` is writable; bytes need no alignment. `record!` computes offsets and sizes
-    // of the fields, so each field lies inside both records.
+    // SAFETY: the caller guarantees that `out` is writable; bytes need no alignment. The macro `record` computes the
+    // offsets and sizes of the fields, so each field lies inside both records.
     unsafe {
         to.write_bytes(0, size_of::<T>());
         for (offset, size) in T::FIELDS {

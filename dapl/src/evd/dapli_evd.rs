@@ -41,8 +41,9 @@ pub(super) struct EvdState<P: Provider> {
     pub(super) is_unobserved: bool,
     /// Counts of completions by EP.
     pub(super) completions: CompletionsByEp,
-    /// Whether the next dequeue that finds the queue empty does not poll (see [`Self::set_taken`]). Set by a dequeue that
-    /// returns an event, and when a completion is kept in the buffer. Used only if the EVD has a CNO or a descriptor.
+    /// Whether the next dequeue that finds the queue empty does not poll (see [`Self::set_taken`]). Set by a dequeue
+    /// that returns an event, and when a completion is kept in the buffer. Used only if the EVD has a CNO or a
+    /// descriptor.
     has_taken: bool,
     /// The CQ could not be armed for the CNO or the descriptor, and the error was not reported yet.
     arm_failed: bool,

@@ -15,7 +15,8 @@ use crate::provider::Provider;
 use crate::runtime::handle::{self, UseGuard};
 use crate::runtime::sync::StaticMutex;
 
-/// Creates a PSP that listens on `qual`, or on a free qualifier if `qual` is `None`. Requests for its handle may arrive before this returns.
+/// Creates a PSP that listens on `qual`, or on a free qualifier if `qual` is `None`. Requests for its handle may arrive
+/// before this returns.
 ///
 /// Errors: `ConnQualInUse` if a PSP of this IA listens on the qualifier; `ConnQualTaken` for any other conflict
 /// (spec/endpoints 6.1); `ConnQualUnavailable` if no qualifier is free, or if the transport cannot listen on the

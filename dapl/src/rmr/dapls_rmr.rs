@@ -142,8 +142,9 @@ pub(crate) fn read_target<P: Provider>(ia: &Ia<P>, context: u32, region: Region)
     }
 }
 
-/// Frees the RMR, even if it is bound. Its remote context is invalid when this returns. Errors: `InvalidHandle` if it is
-/// already freed.
+/// Frees the RMR, even if it is bound. Its remote context is invalid when this returns.
+///
+/// Errors: `InvalidHandle` if it is already freed.
 pub fn free<P: Provider>(rmr: &Rmr<P>) -> Result<()> {
     handle::free(rmr.id, Handle::Rmr)?;
     let mut inner = rmr.inner.lock();

@@ -320,8 +320,8 @@ impl ThreadWait {
         ThreadWait { id, token: token(), deadline: Deadline::NEVER, is_marked: false }
     }
 
-    /// The step that sleeps while the futex word of the object equals `expected`. If the thread is cancelled in a sleep,
-    /// `clear` removes its waiter from the object.
+    /// Returns the step that sleeps while the futex word of the object equals `expected`. If the thread is cancelled in
+    /// a sleep, `clear` removes its waiter from the object.
     pub fn sleep(&mut self, expected: u32, clear: fn(ObjectId, u64)) -> WaitStep {
         let Some(word) = handle::futex(self.id) else { return WaitStep::Done(Error::Internal.code()) };
         if !std::mem::replace(&mut self.is_marked, true) {

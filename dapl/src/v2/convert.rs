@@ -81,8 +81,8 @@ pub fn size(bytes: u64) -> v2::DAT_SEG_LENGTH {
     v2::DAT_SEG_LENGTH::try_from(bytes).unwrap_or(v2::DAT_SEG_LENGTH::MAX)
 }
 
-/// Creates a record of one version from `$from`, a record of the other: sets the fields in braces, and copies the fields
-/// whose names follow.
+/// Creates a record of one version from `$from`, a record of the other: sets the fields in braces, and copies the
+/// fields whose names follow.
 macro_rules! converted {
     ($from:ident => $version:ident::$record:ident { $($changed:ident: $value:expr,)* } and $($same:ident)*) => {
         $version::$record { $($changed: $value,)* $($same: $from.$same,)* }

@@ -143,8 +143,8 @@ unsafe fn dequeue_locked<P: Provider>(evd: DAT_EVD_HANDLE, out: *mut DAT_EVENT) 
 /// # Safety
 /// `out` is writable.
 unsafe fn write_event(out: *mut DAT_EVENT, evd: DAT_EVD_HANDLE, event: &Event) {
-    // SAFETY: the caller guarantees that `out` is writable; bytes need no alignment. The fields that `write_same` writes
-    // have the same offsets in both versions (asserted above).
+    // SAFETY: the caller guarantees that `out` is writable; bytes need no alignment. The fields that `write_same`
+    // writes have the same offsets in both versions (asserted above).
     unsafe {
         match event {
             Event::Dto(done) | Event::Failed(done) if done.token.work != Work::Bind => write_done(out, evd, done),

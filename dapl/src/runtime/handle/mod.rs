@@ -94,8 +94,8 @@ const _: () =
 
 const STRIDE: usize = 64;
 
-/// Identifies an object, without keeping it in memory. If its generation differs from that of the table entry, the object
-/// was freed.
+/// Identifies an object, without keeping it in memory. If its generation differs from that of the table entry, the
+/// object was freed.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 pub struct ObjectId {
     /// The handle as a number; 0 is no handle.
