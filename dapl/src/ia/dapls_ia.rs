@@ -4,7 +4,6 @@
 //! an agent may close the IA on a thread of the provider.
 #![forbid(unsafe_code)]
 
-use std::collections::HashMap;
 use std::ffi::{CStr, c_void};
 use std::net::SocketAddr;
 use std::sync::atomic::AtomicUsize;
@@ -14,7 +13,7 @@ use dat_abi::{DAT_EVD_HANDLE, DAT_EVD_OUT_OF_SCOPE, DAT_IA_HANDLE, v2};
 use parking_lot::Mutex;
 
 use super::dapli_counts::IaCounts;
-use super::{AsyncError, AsyncErrorSink, AsyncEvd, Child, Children, Ia};
+use super::{AsyncError, AsyncErrorSink, AsyncEvd, Child, Ia};
 use crate::error::{Handle, Result};
 use crate::names::{RegisteredName, Registration};
 use crate::provider::{CmSink, Extensions, IaSpec, Limits, Provider};
@@ -59,9 +58,7 @@ pub fn open<P: Provider>(
             provider,
             number: AtomicUsize::new(0),
             async_evd: Mutex::new(AsyncEvd::Absent),
-            children: Mutex::new(Children { closing: false, known: HashMap::new() }),
-            contexts: Mutex::default(),
-            remote_contexts: Mutex::default(),
+            children: Mutex::default(),
         })
     })?;
     let ia = made.object().clone();

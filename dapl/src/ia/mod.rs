@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::ffi::c_void;
+use std::hash::BuildHasherDefault;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -21,7 +22,7 @@ use crate::libdat;
 use crate::names::{RegisteredName, Version};
 use crate::provider::{Limits, Provider};
 use crate::runtime::consumer_memory::SocketAddress;
-use crate::runtime::handle::{Kind, Object, ObjectId, UnpublishedObject, UseCounted, UseGuard};
+use crate::runtime::handle::{HandleHasher, Kind, Object, ObjectId, UnpublishedObject, UseCounted, UseGuard};
 use crate::stats::counters::IaSums;
 use crate::stats::publication;
 use crate::stats::trace;
@@ -49,14 +50,16 @@ pub struct Ia<P: Provider> {
     number: AtomicUsize,
     async_evd: Mutex<AsyncEvd>,
     children: Mutex<Children>,
-    /// Registrations (LMRs) by local context.
-    contexts: Mutex<HashMap<u32, ObjectId>>,
-    /// LMRs and bound RMRs by remote context.
-    remote_contexts: Mutex<HashMap<u32, ObjectId>>,
 }
 
+/// Tables whose keys the provider and this library choose.
+type FastHash = BuildHasherDefault<HandleHasher>;
+
+/// LMRs or RMRs by context.
+type Contexts = HashMap<u32, ObjectId, FastHash>;
+
 /// Removes a context, unless it now belongs to another object.
-fn remove_if(contexts: &mut HashMap<u32, ObjectId>, context: u32, of: ObjectId) {
+fn remove_if(contexts: &mut Contexts, context: u32, of: ObjectId) {
     if let Entry::Occupied(found) = contexts.entry(context)
         && *found.get() == of
     {
@@ -112,6 +115,10 @@ pub trait Child: Send + Sync {
     fn counts_as_open(&self) -> bool {
         true
     }
+    /// The contexts by which the IA finds an LMR.
+    fn contexts(&self) -> Option<LmrContexts> {
+        None
+    }
     /// Adds the counters of this object to the sums of the IA.
     fn add_counts(&self, _sums: &mut IaSums) {}
     /// Writes this object's own counters to the text for the counters socket.
@@ -149,7 +156,20 @@ struct Children {
     closing: bool,
     /// Objects by their address. While the `Weak` exists, the memory is not reused, so no other object has the same
     /// address.
-    known: HashMap<usize, (CloseRank, Weak<dyn Child>)>,
+    known: HashMap<usize, (CloseRank, Weak<dyn Child>), FastHash>,
+    /// LMRs by local context.
+    contexts: Contexts,
+    /// LMRs and bound RMRs by remote context.
+    remote_contexts: Contexts,
+}
+
+/// The contexts of an LMR.
+#[derive(Clone, Copy, Debug)]
+pub struct LmrContexts {
+    pub of: ObjectId,
+    pub local: u32,
+    /// 0 means none.
+    pub remote: u32,
 }
 
 impl<P: Provider> Ia<P> {
@@ -233,6 +253,12 @@ impl<P: Provider> Ia<P> {
             child.close();
         } else {
             children.known.insert(address, (rank, Arc::<C>::downgrade(child)));
+            if let Some(LmrContexts { of, local, remote }) = child.contexts() {
+                children.contexts.insert(local, of);
+                if remote != 0 {
+                    children.remote_contexts.insert(remote, of);
+                }
+            }
         }
         ChildKey(address)
     }
@@ -251,41 +277,35 @@ impl<P: Provider> Ia<P> {
     /// Removes an object that was freed.
     pub fn remove_child<C: Child>(&self, child: &C) {
         let address = std::ptr::from_ref(child) as usize;
-        let forgotten = self.children.lock().known.remove(&address);
-        // Dropped after the lock is released, because this can be the last reference to the object.
-        drop(forgotten);
-    }
-
-    /// Records the local context of an LMR.
-    pub fn add_context(&self, context: u32, of: ObjectId) {
-        self.contexts.lock().insert(context, of);
-    }
-
-    /// Removes a local context, unless it now belongs to another object.
-    pub fn remove_context(&self, context: u32, of: ObjectId) {
-        remove_if(&mut self.contexts.lock(), context, of);
-    }
-
-    /// Like [`Self::add_context`], for a remote context; 0 means none.
-    pub fn add_remote_context(&self, context: u32, of: ObjectId) {
-        if context != 0 {
-            self.remote_contexts.lock().insert(context, of);
+        let mut children = self.children.lock();
+        let removed = children.known.remove(&address);
+        if let Some(LmrContexts { of, local, remote }) = child.contexts() {
+            remove_if(&mut children.contexts, local, of);
+            remove_if(&mut children.remote_contexts, remote, of);
         }
+        drop(children);
+        // Dropped after the lock is released, because this can be the last reference to the object.
+        drop(removed);
     }
 
-    /// Like [`Self::remove_context`], for a remote context.
+    /// Records the remote context of a bound RMR.
+    pub fn add_remote_context(&self, context: u32, of: ObjectId) {
+        self.children.lock().remote_contexts.insert(context, of);
+    }
+
+    /// Removes a remote context, unless it now belongs to another object.
     pub fn remove_remote_context(&self, context: u32, of: ObjectId) {
-        remove_if(&mut self.remote_contexts.lock(), context, of);
+        remove_if(&mut self.children.lock().remote_contexts, context, of);
     }
 
     /// The LMR or RMR with this remote context in this IA. It may have been freed since it was recorded.
     pub fn remote_context(&self, context: u32) -> Option<ObjectId> {
-        self.remote_contexts.lock().get(&context).copied()
+        self.children.lock().remote_contexts.get(&context).copied()
     }
 
     /// The LMR with this local context. It may have been freed since it was recorded.
     pub fn context(&self, context: u32) -> Option<ObjectId> {
-        self.contexts.lock().get(&context).copied()
+        self.children.lock().contexts.get(&context).copied()
     }
 
     /// Begins a close: no object can be added afterwards. Returns the objects in the order in which they must be

@@ -81,16 +81,15 @@ pub(crate) unsafe fn create<P: Provider>(
         // that a cookie is readable.
         let (region, origin) = unsafe { described::<P>(kind, region, length) }?;
         let rights = rights.ok_or(Error::InvalidParameter(6))?;
-        let lmr = dapls_lmr::create(&ia, pz, region, origin, rights)?;
-        let object = lmr.object().clone();
-        let handle = dapls_lmr::publish(lmr);
+        let lmr = dapls_lmr::create(ia, pz, region, origin, rights)?;
         // SAFETY: the caller guarantees that the out parameters are null or writable; `out` is not null.
         unsafe {
+            let object = lmr.object();
             put(lmr_context, object.mr().local_key());
-            put(rmr_context, remote_context(&object));
+            put(rmr_context, remote_context(object));
             put(registered_length, object.region().length);
             put(registered_address, object.first_address());
-            put(out, handle);
+            put(out, dapls_lmr::publish(lmr));
         }
         Ok(())
     })

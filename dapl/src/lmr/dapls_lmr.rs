@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::{Lmr, Origin, Privileges, zero_based};
 use crate::error::{Error, Handle, Result, State};
 use crate::ia::{CloseRank, Ia};
-use crate::provider::{MemoryRegion, Provider, Region, Segment};
+use crate::provider::{Provider, Region, Segment};
 use crate::pz::Pz;
 use crate::runtime::handle::{self, Ref, UnpublishedObject, UseCount, UseCounted, UseGuard};
 use crate::runtime::mappings;
@@ -19,7 +19,7 @@ use crate::runtime::mappings;
 /// `InvalidState` for a shared registration of private memory (spec/events 8.1); `ModelNotSupported` for zero-based
 /// addresses if the provider does not support them; those of the provider.
 pub fn create<P: Provider>(
-    ia: &Arc<Ia<P>>,
+    ia: Arc<Ia<P>>,
     pz: Arc<Pz<P>>,
     region: Region,
     origin: Origin,
@@ -45,7 +45,7 @@ pub fn create<P: Provider>(
         };
         Ok(Lmr {
             id,
-            ia: ia.clone(),
+            ia,
             pz: UseGuard::of_open(pz, Handle::Pz)?,
             mr,
             region,
@@ -68,8 +68,6 @@ fn is_private(region: Region) -> bool {
 pub fn publish<P: Provider>(lmr: UnpublishedObject<Lmr<P>>) -> *mut std::ffi::c_void {
     let object = lmr.object().clone();
     zero_based::count(&object.rights.access);
-    object.ia.add_context(object.mr.local_key(), object.id);
-    object.ia.add_remote_context(object.mr.remote_key(), object.id);
     object.ia.publish(lmr, CloseRank::Lmr)
 }
 
@@ -107,8 +105,6 @@ pub fn free<P: Provider>(lmr: &Lmr<P>) -> Result<()> {
 pub(super) fn close<P: Provider>(lmr: &Lmr<P>) -> Result<()> {
     handle::free(lmr.id, Handle::Lmr)?;
     zero_based::decrement(&lmr.rights.access);
-    lmr.ia.remove_context(lmr.mr.local_key(), lmr.id);
-    lmr.ia.remove_remote_context(lmr.mr.remote_key(), lmr.id);
     lmr.ia.remove_child(lmr);
     Ok(())
 }

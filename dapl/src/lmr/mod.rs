@@ -7,8 +7,8 @@
 
 use std::sync::Arc;
 
-use crate::ia::{Child, Ia};
-use crate::provider::{Access, Provider, Region, SharedCookie};
+use crate::ia::{Child, Ia, LmrContexts};
+use crate::provider::{Access, MemoryRegion, Provider, Region, SharedCookie};
 use crate::pz::Pz;
 use crate::runtime::handle::{Kind, Object, ObjectId, UseCount, UseCounted, UseGuard};
 
@@ -107,5 +107,9 @@ impl<P: Provider> UseCounted for Lmr<P> {
 impl<P: Provider> Child for Lmr<P> {
     fn close(&self) {
         let _ = dapls_lmr::close(self);
+    }
+
+    fn contexts(&self) -> Option<LmrContexts> {
+        Some(LmrContexts { of: self.id, local: self.mr.local_key(), remote: self.mr.remote_key() })
     }
 }

@@ -1,9 +1,11 @@
-//! The hash function of tables whose keys are handles or object ids.
+//! The hash function of tables whose keys are handles, object ids, addresses of objects, or contexts of registered
+//! memory.
 #![forbid(unsafe_code)]
 
 use std::hash::Hasher;
 
-/// Hashes handles by one multiplication. Handles are multiples of 64, and peers cannot choose them.
+/// Hashes a key by one multiplication. Handles and addresses of objects are multiples of 64 or 16. The provider and this
+/// library choose the keys of a table; consumers and peers cannot.
 #[derive(Default)]
 pub struct HandleHasher(u64);
 
@@ -18,13 +20,19 @@ impl Hasher for HandleHasher {
         }
     }
 
-    /// Hashes the generation of an object id.
-    fn write_u32(&mut self, generation: u32) {
-        self.0 ^= u64::from(generation);
+    /// Hashes a context, or the generation of an object id.
+    fn write_u32(&mut self, word: u32) {
+        self.mix(u64::from(word));
     }
 
     fn write_usize(&mut self, handle: usize) {
-        let mixed = (self.0 ^ (handle as u64 >> 6)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        self.mix(handle as u64 >> 4);
+    }
+}
+
+impl HandleHasher {
+    fn mix(&mut self, word: u64) {
+        let mixed = (self.0 ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         self.0 = mixed ^ mixed >> 32;
     }
 }
