@@ -29,6 +29,8 @@ use crate::{Result, bench, conformance, coverage, net, proofs, setup};
 
 /// Suites and single test programs of `test/tests` that `cargo xtask test` leaves out.
 const LEFT_OUT: [&str; 6] = ["walkthrough", "deb", "foreign", "rpm", "conformance_crossed", "new_provider"];
+/// Unit tests of xtask that start a browser. `quick` leaves them out; the suite `report` runs them.
+const IN_A_BROWSER: &str = "bench::page::tests::drawn";
 /// Test program whose tests repeat themselves more often in `--rest`.
 const SOAK_PROGRAM: &str = "udapl";
 /// Number of seeds of usnic's simulator in `--rest`; `quick` runs the default number.
@@ -121,7 +123,11 @@ impl Job {
         let target = &program.target;
         let name = if program.is_unit { format!("unit tests of {target}") } else { format!("suite {target}") };
         let is_left_out = LEFT_OUT.contains(&suite_of(target)) || LEFT_OUT.contains(&target.as_str());
-        (program.is_unit || !is_left_out).then(|| Job { name, command: program.command() })
+        let mut command = program.command();
+        if target == "xtask" {
+            command.args(["--skip", IN_A_BROWSER]);
+        }
+        (program.is_unit || !is_left_out).then_some(Job { name, command })
     }
 }
 
