@@ -52,7 +52,7 @@ pub struct Ia<P: Provider> {
     children: Mutex<Children>,
 }
 
-/// Tables whose keys the provider and this library choose.
+/// Hash function of tables whose keys the provider and this library choose.
 type FastHash = BuildHasherDefault<HandleHasher>;
 
 /// LMRs or RMRs by context.
