@@ -39,9 +39,9 @@ pub(crate) trait Manager: Send + Sync {
     /// peer is unreachable; `Internal` if the queue pair has a connection; others, such as `Exhausted`, depend on the
     /// manager.
     fn connect(&self, qp: &Arc<QpCore>, spec: &ConnectSpec<'_>, conn: ConnId) -> Result<()>;
-    /// Called when the IA closes, after all connections have ended, while the engine still runs. Releases all
-    /// resources. May wait a limited time until peers have confirmed disconnects.
-    fn close(&self);
+    /// Called when the IA closes, after all connections have ended and all listeners were dropped, while the engine
+    /// still runs. Releases all resources. May wait a limited time until peers have confirmed disconnects.
+    fn close(&self) {}
 }
 
 /// A connection request that the consumer has neither accepted nor rejected. Dropping it rejects it, but not as the

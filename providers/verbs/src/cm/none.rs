@@ -46,7 +46,6 @@ const PAUSE: Duration = Duration::from_secs(1);
 pub(crate) struct NoMessages {
     context: Arc<SocketContext>,
     peer: AssumedPeer,
-    listeners: Mutex<Vec<Weak<SyntheticListener>>>,
 }
 
 impl NoMessages {
@@ -60,7 +59,7 @@ impl NoMessages {
     }
 
     fn with_context(context: SocketContext, peer: AssumedPeer) -> Arc<Self> {
-        Arc::new(NoMessages { context: Arc::new(context), peer, listeners: Mutex::default() })
+        Arc::new(NoMessages { context: Arc::new(context), peer })
     }
 
     fn start_attempt(&self, pair: Arc<dyn CmQueuePair>, spec: &ConnectSpec<'_>, conn: ConnId) -> Result<()> {
@@ -83,9 +82,6 @@ impl NoMessages {
             address: self.peer.address.or(self.context.address).unwrap_or(Ipv4Addr::UNSPECIFIED.into()),
             is_open: Mutex::new(true),
         });
-        let mut listeners = self.listeners.lock();
-        listeners.retain(|listener| listener.strong_count() > 0);
-        listeners.push(Arc::downgrade(&listener));
         listener.deliver_soon();
         listener
     }
@@ -98,11 +94,6 @@ impl Manager for NoMessages {
 
     fn connect(&self, qp: &Arc<QpCore>, spec: &ConnectSpec<'_>, conn: ConnId) -> Result<()> {
         self.start_attempt(qp.clone(), spec, conn)
-    }
-
-    fn close(&self) {
-        let listeners = std::mem::take(&mut *self.listeners.lock());
-        listeners.iter().filter_map(Weak::upgrade).for_each(|listener| *listener.is_open.lock() = false);
     }
 }
 

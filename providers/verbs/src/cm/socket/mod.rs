@@ -123,7 +123,6 @@ impl SocketContext {
 pub(crate) struct SocketManager {
     context: Arc<SocketContext>,
     format: Format,
-    listeners: Mutex<Vec<Weak<TcpListening>>>,
 }
 
 impl SocketManager {
@@ -132,7 +131,7 @@ impl SocketManager {
     }
 
     fn with_context(context: SocketContext, format: Format) -> Arc<Self> {
-        Arc::new(SocketManager { context: Arc::new(context), format, listeners: Mutex::default() })
+        Arc::new(SocketManager { context: Arc::new(context), format })
     }
 
     fn connect_pair(&self, pair: Arc<dyn CmQueuePair>, spec: &ConnectSpec<'_>, conn: ConnId) -> Result<()> {
@@ -167,9 +166,6 @@ impl SocketManager {
             );
             Error::Exhausted(Resource::Memory)
         })?;
-        let mut listeners = self.listeners.lock();
-        listeners.retain(|listener| listener.strong_count() > 0);
-        listeners.push(Arc::downgrade(&listener));
         Ok(listener)
     }
 }
@@ -181,11 +177,6 @@ impl Manager for SocketManager {
 
     fn connect(&self, qp: &Arc<QpCore>, spec: &ConnectSpec<'_>, conn: ConnId) -> Result<()> {
         self.connect_pair(qp.clone(), spec, conn)
-    }
-
-    fn close(&self) {
-        let listeners = std::mem::take(&mut *self.listeners.lock());
-        listeners.iter().filter_map(Weak::upgrade).for_each(|listener| listener.close());
     }
 }
 

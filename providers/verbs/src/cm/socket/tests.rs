@@ -13,7 +13,7 @@ use dapl::provider::{ConnectSpec, PeerAddress};
 use super::fake::{FakeQp, QpReport, TestEngine, V4_GID, conn};
 use super::wire::{DISCONNECT, Format};
 use super::{SocketContext, SocketManager, SocketRequest, TcpListening};
-use crate::cm::{IncomingRequest, Manager};
+use crate::cm::IncomingRequest;
 
 /// The confirmation in the format of 1.2.
 const READY: [u8; 2] = [0x0E, 0x0F];
@@ -158,7 +158,7 @@ fn only_a_reject_is_reported_as_peer_rejected() {
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     manager.connect_to(free, &active, b"", 3).unwrap();
     assert_eq!(active.next(), QpReport::Ended("rejected"), "the port has no listener");
-    manager.manager.close();
+    manager.listener.close();
     manager.connect(&active, b"", 4);
     assert_eq!(active.next(), QpReport::Ended("rejected"), "the listener was closed");
 }
