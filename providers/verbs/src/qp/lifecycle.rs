@@ -127,18 +127,9 @@ impl QpCore {
         }
     }
 
-    /// Ends the attempt or connection, and reports `event` to the consumer. Called by the engine thread only.
-    pub(crate) fn report_end(&self, link: &dyn CmConnection, event: ConnectionEvent) {
-        self.report_end_with_data(link, event, &[]);
-    }
-
-    /// Same as [`QpCore::report_end`], with the private data of a peer that has rejected the request.
-    pub(crate) fn report_end_with_data(
-        &self,
-        link: &dyn CmConnection,
-        mut event: ConnectionEvent,
-        private_data: &[u8],
-    ) {
+    /// Ends the attempt or connection, and reports `event` to the consumer. `private_data`: the data of a peer that has
+    /// rejected the request; empty for all other events. Called by the engine thread only.
+    pub(crate) fn report_end(&self, link: &dyn CmConnection, mut event: ConnectionEvent, private_data: &[u8]) {
         let mut place = self.link.lock();
         if !place.as_ref().is_some_and(|attached| attached.is_current_link(link)) {
             return;

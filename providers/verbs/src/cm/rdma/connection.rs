@@ -162,9 +162,9 @@ impl RdmaConnection {
             // received private data of a reject always have 148 bytes.
             Err(ConnectionEvent::PeerRejected) => {
                 let data = event.private_data.get(REJECTION.len()..).unwrap_or_default();
-                core.report_end_with_data(&**self, ConnectionEvent::PeerRejected, data);
+                core.report_end(&**self, ConnectionEvent::PeerRejected, data);
             }
-            Err(end) => core.report_end(&**self, end),
+            Err(end) => core.report_end(&**self, end, &[]),
             Ok(()) => {}
         }
     }
@@ -180,7 +180,7 @@ impl RdmaConnection {
             _ => Ok(()),
         };
         if let Err(end) = result {
-            core.report_end(self, end);
+            core.report_end(self, end, &[]);
         }
     }
 
@@ -233,7 +233,7 @@ impl RdmaConnection {
         let mut target = self.target.clone();
         target.retry.next_delay();
         if let Err(end) = self.restart(manager, device, &core, target) {
-            core.report_end(self, end);
+            core.report_end(self, end, &[]);
         }
     }
 
@@ -257,7 +257,8 @@ impl RdmaConnection {
         manager.release(self.number);
         let resolved = link.id.resolve_address(link.target.peer, device.settings.resolving.address_timeout);
         if let Err(error) = resolved {
-            core.report_end(&*link, self.setup_failed("cannot resolve the address to repeat the request", &error));
+            let end = self.setup_failed("cannot resolve the address to repeat the request", &error);
+            core.report_end(&*link, end, &[]);
         }
         Ok(())
     }

@@ -62,7 +62,7 @@ impl IncomingRequest for RdmaRequest {
             // The error is reported by an event, not by the return code.
             link.cannot_accept(&error);
             let core = qp.clone();
-            device.engine.run_on_engine(move || core.report_end(&*link, ConnectionEvent::AcceptFailed));
+            device.engine.run_on_engine(move || core.report_end(&*link, ConnectionEvent::AcceptFailed, &[]));
         }
         Ok(())
     }

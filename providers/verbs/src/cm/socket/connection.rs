@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 
 use super::path::{LocalEnd, RemoteEnd};
 use super::protocol::{Protocol, ProtocolEvent};
-use super::queue_pair::{CmQueuePair, QpParameters};
+use super::queue_pair::CmQueuePair;
 use super::tcp;
 use super::wire::{self, ConnectParams};
 use super::{SocketContext, TcpListening};
@@ -319,7 +319,9 @@ impl SocketConnection {
     }
 
     fn send_accept_or_confirmation(&self, local: &LocalEnd, params: &ConnectParams) {
-        let Some(parameters) = self.with_pair(|pair| QpParameters::of(pair, local, params.limits)) else { return };
+        let private_data = std::mem::take(&mut self.inner.lock().private_data);
+        let answer = self.with_pair(|pair| self.context.params(local, pair, params.limits, private_data));
+        let Some(answer) = answer else { return };
         let mut inner = self.inner.lock();
         if inner.protocol.queue_confirmation() {
             let confirmed = inner.flush();
@@ -333,8 +335,7 @@ impl SocketConnection {
                 Err(_) => self.report_end(ConnectionEvent::Rejected),
             };
         }
-        let private_data = std::mem::take(&mut inner.private_data);
-        let is_answered = inner.protocol.queue_accept(self.context.params(local, parameters, private_data));
+        let is_answered = inner.protocol.queue_accept(answer);
         drop(inner);
         match is_answered {
             true => self.ready(),

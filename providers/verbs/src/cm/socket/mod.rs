@@ -48,8 +48,7 @@ use gid_lookup::GidLookup;
 use path::LocalEnd;
 use protocol::Protocol;
 pub(super) use queue_pair::CmQueuePair;
-use queue_pair::QpParameters;
-use wire::{ConnectParams, Format};
+use wire::{ConnectParams, Format, PathLimits};
 
 /// Maximum number of TCP connections at a listener without a complete request.
 const MAX_UNKNOWN_CLIENTS: usize = if cfg!(test) { 16 } else { 1024 };
@@ -106,14 +105,21 @@ impl SocketContext {
         if local.reaches(peer) { Some(local) } else { (self.reaching)(local, peer) }
     }
 
-    fn params(&self, local: &LocalEnd, parameters: QpParameters, private_data: Vec<u8>) -> ConnectParams {
+    /// Returns the content of a request or an accept. `remote`: the peer's limits, if they are known.
+    fn params(
+        &self,
+        local: &LocalEnd,
+        pair: &dyn CmQueuePair,
+        remote: Option<PathLimits>,
+        private_data: Vec<u8>,
+    ) -> ConnectParams {
         ConnectParams {
             lid: local.lid,
             port: local.port.into(),
-            number: parameters.number,
+            number: pair.number(),
             address: self.address,
             gid: local.gid,
-            limits: Some(parameters.limits),
+            limits: Some(local.limits(remote, pair.reads_in())),
             private_data,
         }
     }
@@ -144,7 +150,7 @@ impl SocketManager {
         };
         let peer = SocketAddr::new(ip.to_canonical(), self.format.port(spec.qual));
         let local = self.context.local().ok_or(Error::Internal)?;
-        let params = self.context.params(&local, QpParameters::of(&*pair, &local, None), spec.private_data.to_vec());
+        let params = self.context.params(&local, &*pair, None, spec.private_data.to_vec());
         let stream = tcp::start_connect(peer)?;
         let protocol = Protocol::active(params, self.format, self.context.listener_wait);
         SocketConnection::new(&self.context, stream, peer, protocol, None).connect(pair, conn)

@@ -1,5 +1,4 @@
-//! The functions of a queue pair that the connection managers `socket` and `none` call, and the parameters of a queue
-//! pair that `socket` sends to the peer.
+//! The functions of a queue pair that the connection managers `socket` and `none` call.
 #![forbid(unsafe_code)]
 
 use std::io;
@@ -9,7 +8,6 @@ use dapl::error::Result;
 use dapl::provider::{ConnId, ConnectionEvent};
 
 use super::path::{LocalEnd, RemoteEnd};
-use super::wire::PathLimits;
 use crate::qp::{CmConnection, QpCore};
 
 /// The functions of [`QpCore`] that a connection uses. A trait, because the tests of the connection managers run
@@ -48,19 +46,6 @@ impl CmQueuePair for QpCore {
     }
 
     fn report_end(&self, link: &dyn CmConnection, event: ConnectionEvent, private_data: &[u8]) {
-        QpCore::report_end_with_data(self, link, event, private_data);
-    }
-}
-
-/// Parameters of a queue pair that are sent to its peer.
-pub(super) struct QpParameters {
-    pub(super) number: u32,
-    pub(super) limits: PathLimits,
-}
-
-impl QpParameters {
-    /// `remote`: the peer's limits, if they are known.
-    pub(super) fn of(pair: &dyn CmQueuePair, local: &LocalEnd, remote: Option<PathLimits>) -> Self {
-        QpParameters { number: pair.number(), limits: local.limits(remote, pair.reads_in()) }
+        QpCore::report_end(self, link, event, private_data);
     }
 }
