@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use dapl::error::{Error, Resource};
 use dapl::provider::{Access, Bind, MemoryRegion, MemoryWindow, Op, Region, Remote, Status};
 use ibverbs_sys::{
-    IBV_MTU_1024, ibv_ah_attr, ibv_gid, ibv_global_route, ibv_qp_attr, ibv_qp_attr_mask as mask, ibv_qp_state,
-    ibv_send_flags as sends, ibv_sge, ibv_wc,
+    IBV_MTU_1024, ibv_ah_attr, ibv_gid, ibv_global_route, ibv_qp_attr, ibv_qp_attr_mask as mask, ibv_qp_cap,
+    ibv_qp_state, ibv_send_flags as sends, ibv_sge, ibv_wc,
 };
 
 use crate::ibv::{
@@ -55,16 +55,12 @@ impl Pair {
         let cq = Cq::new(&context, &channel, 64, 77).unwrap();
         let srq = srq.then(|| Srq::new(&pd.0, 16, 2, 88).unwrap());
         let attributes = QpAttributes {
-            send_cq: &cq,
-            recv_cq: &cq,
-            srq: srq.as_ref(),
-            max_send_wr: 8,
-            max_recv_wr: 8,
-            max_send_sge: 2,
-            max_recv_sge: 2,
-            max_inline: 64,
+            send_cq: cq.clone(),
+            recv_cq: cq.clone(),
+            srq: srq.clone(),
+            caps: ibv_qp_cap { max_send_wr: 8, max_recv_wr: 8, max_send_sge: 2, max_recv_sge: 2, max_inline_data: 64 },
         };
-        let ends = [(); 2].map(|()| Qp::new(&pd.0, &attributes).unwrap());
+        let ends = [(); 2].map(|()| Qp::new(&pd.0, attributes.clone()).unwrap());
         let bytes = Box::new([0; 4096]);
         let pair = Pair { context, pd, keys: Arc::default(), channel, cq, ends, bytes };
         pair.connect();

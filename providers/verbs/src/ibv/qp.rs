@@ -14,17 +14,13 @@ use super::srq::recv_wr;
 use super::{Cq, Handle, Mr, Mw, Pd, Srq, check_destroy, check_result, missing_verb};
 
 /// Parameters of a new queue pair.
-#[derive(Clone, Copy)]
-pub(crate) struct QpAttributes<'a> {
-    pub(crate) send_cq: &'a Arc<Cq>,
-    pub(crate) recv_cq: &'a Arc<Cq>,
-    /// Shared receive queue. If set, `max_recv_wr` and `max_recv_sge` are ignored.
-    pub(crate) srq: Option<&'a Arc<Srq>>,
-    pub(crate) max_send_wr: u32,
-    pub(crate) max_recv_wr: u32,
-    pub(crate) max_send_sge: u32,
-    pub(crate) max_recv_sge: u32,
-    pub(crate) max_inline: u32,
+#[derive(Clone)]
+pub(crate) struct QpAttributes {
+    pub(crate) send_cq: Arc<Cq>,
+    pub(crate) recv_cq: Arc<Cq>,
+    pub(crate) srq: Option<Arc<Srq>>,
+    /// Requested sizes; the device may grant more. Those of the receive queue are ignored if `srq` is set.
+    pub(crate) caps: ibv_qp_cap,
 }
 
 /// A send queue request.
@@ -55,56 +51,42 @@ pub(crate) struct Qp {
     number: u32,
     max_inline: u32,
     pd: Arc<Pd>,
-    /// Completion queue of requests, and completion queue of receives.
-    cqs: [Arc<Cq>; 2],
-    srq: Option<Arc<Srq>>,
-    /// Requested sizes. The device may have granted more.
-    caps: ibv_qp_cap,
+    attributes: QpAttributes,
 }
 
 impl Qp {
     /// Creates a queue pair in RESET. A successful request has a completion only with `IBV_SEND_SIGNALED`.
-    pub(crate) fn new(pd: &Arc<Pd>, attributes: &QpAttributes<'_>) -> io::Result<Self> {
-        let own = attributes.srq.is_none();
-        let caps = ibv_qp_cap {
-            max_send_wr: attributes.max_send_wr,
-            max_recv_wr: if own { attributes.max_recv_wr } else { 0 },
-            max_send_sge: attributes.max_send_sge,
-            max_recv_sge: if own { attributes.max_recv_sge } else { 0 },
-            max_inline_data: attributes.max_inline,
-        };
-        let cqs = [attributes.send_cq.clone(), attributes.recv_cq.clone()];
-        Self::make(pd.clone(), cqs, attributes.srq.cloned(), caps)
-    }
-
-    /// Creates a queue pair in RESET with the same attributes as this one, but another number.
-    pub(crate) fn recreate(&self) -> io::Result<Self> {
-        Self::make(self.pd.clone(), self.cqs.clone(), self.srq.clone(), self.caps)
-    }
-
-    fn make(pd: Arc<Pd>, cqs: [Arc<Cq>; 2], srq: Option<Arc<Srq>>, caps: ibv_qp_cap) -> io::Result<Self> {
-        let mut attributes = ibv_qp_init_attr {
+    pub(crate) fn new(pd: &Arc<Pd>, attributes: QpAttributes) -> io::Result<Self> {
+        let QpAttributes { send_cq, recv_cq, srq, caps } = &attributes;
+        let mut cap = *caps;
+        if srq.is_some() {
+            (cap.max_recv_wr, cap.max_recv_sge) = (0, 0);
+        }
+        let mut init = ibv_qp_init_attr {
             qp_context: ptr::null_mut(),
-            send_cq: cqs[0].handle.as_ptr(),
-            recv_cq: cqs[1].handle.as_ptr(),
+            send_cq: send_cq.handle.as_ptr(),
+            recv_cq: recv_cq.handle.as_ptr(),
             srq: srq.as_ref().map_or(ptr::null_mut(), |srq| srq.handle.as_ptr()),
-            cap: caps,
+            cap,
             qp_type: ibv_qp_type::IBV_QPT_RC,
             sq_sig_all: 0,
         };
-        // SAFETY: the protection domain and the queues outlive the call, and `attributes` is initialised.
-        let handle = Handle::check(unsafe { ibv_create_qp(pd.handle.as_ptr(), &mut attributes) })?;
+        // SAFETY: the protection domain and the queues outlive the call, and `init` is initialised.
+        let handle = Handle::check(unsafe { ibv_create_qp(pd.handle.as_ptr(), &mut init) })?;
         Ok(Qp {
             // SAFETY: `handle` was returned by `ibv_create_qp`.
             number: unsafe { (*handle.as_ptr()).qp_num },
             // The call has replaced the requested value by the granted one.
-            max_inline: attributes.cap.max_inline_data,
+            max_inline: init.cap.max_inline_data,
             handle,
-            pd,
-            cqs,
-            srq,
-            caps,
+            pd: pd.clone(),
+            attributes,
         })
+    }
+
+    /// Creates a queue pair in RESET with the same attributes as this one, but another number.
+    pub(crate) fn recreate(&self) -> io::Result<Self> {
+        Self::new(&self.pd, self.attributes.clone())
     }
 
     /// Returns the queue pair number, which packets carry.

@@ -29,6 +29,7 @@ use dapl::error::{Error, Resource, Result};
 use dapl::provider::{Completion, ConnId, Outstanding, QpSpec, SharedRecvs, Status, Token, Work as WorkKind};
 use dapl::runtime::handle::ObjectId;
 use dapl::stats::watermark::HighWatermark;
+use ibverbs_sys::ibv_qp_cap;
 use parking_lot::Mutex;
 
 use crate::cq::{CqCore, QueueSide};
@@ -159,25 +160,28 @@ impl QpCore {
             ReservedCapacity::reserve(&recv_cq, of_recvs)?,
             ReservedCapacity::reserve(&request_cq, CapacityUser::Own(spec.max_requests))?,
         ];
-        let attributes = ibv::QpAttributes {
-            send_cq: &queues[1].hw,
-            recv_cq: &queues[0].hw,
-            srq: shared.as_ref().map(|(srq, _)| srq.hw()),
+        let caps = ibv_qp_cap {
             max_send_wr: spec.max_requests.max(1),
             max_recv_wr: spec.max_recvs.max(1),
             max_send_sge: spec.max_request_iov.max(1),
             max_recv_sge: spec.max_recv_iov.max(1),
-            max_inline: device.settings.inline(device.context.is_iwarp()),
+            max_inline_data: device.settings.inline(device.context.is_iwarp()),
         };
-        let hw = ibv::Qp::new(&pd.0, &attributes).map_err(|error| {
+        let attributes = ibv::QpAttributes {
+            send_cq: queues[1].hw.clone(),
+            recv_cq: queues[0].hw.clone(),
+            srq: shared.as_ref().map(|(srq, _)| srq.hw().clone()),
+            caps,
+        };
+        let hw = ibv::Qp::new(&pd.0, attributes).map_err(|error| {
             log::error!(
                 "{0}: cannot create a queue pair for {1} requests of {2} segments and {3} receives of {4} segments: {error}; free EPs, or \
                  create the EP with smaller attributes (ibv_devinfo -v -d {0} shows the limits)",
                 device.context.name(),
-                attributes.max_send_wr,
-                attributes.max_send_sge,
-                attributes.max_recv_wr,
-                attributes.max_recv_sge
+                caps.max_send_wr,
+                caps.max_send_sge,
+                caps.max_recv_wr,
+                caps.max_recv_sge
             );
             Error::Exhausted(Resource::Ep)
         })?;
