@@ -159,6 +159,9 @@ pub(crate) enum MachineAction {
     Ended(ConnectionEvent, RejectData),
 }
 
+/// The next state, and the actions for the caller in order.
+type Transition = (MachineState, Vec<MachineAction>);
+
 /// A connection attempt or connection.
 #[derive(Debug)]
 pub(crate) struct ConnectionMachine {
@@ -246,7 +249,7 @@ impl ConnectionMachine {
             MachineState::Open => self.open(input, now),
             MachineState::Refused(result) => self.refused(result, input),
             MachineState::Abandoned => match input {
-                MachineInput::Accept(_) => (MachineState::Closed, vec![ended(ConnectionEvent::AcceptFailed)]),
+                MachineInput::Accept(_) => closed(ConnectionEvent::AcceptFailed),
                 MachineInput::Refuse(_) | MachineInput::Close => (MachineState::Closed, vec![]),
                 _ => (MachineState::Abandoned, vec![]),
             },
@@ -259,28 +262,18 @@ impl ConnectionMachine {
         actions
     }
 
-    fn looking_up(
-        &mut self,
-        attempt: ActiveAttempt,
-        input: MachineInput,
-        now: Instant,
-    ) -> (MachineState, Vec<MachineAction>) {
+    fn looking_up(&mut self, attempt: ActiveAttempt, input: MachineInput, now: Instant) -> Transition {
         match input {
             MachineInput::Found { qual, token } => self.found(attempt, qual, token),
             MachineInput::NotFound => self.retry_lookup(attempt, now),
             MachineInput::Deadline => (MachineState::LookingUp(attempt), vec![MachineAction::Lookup]),
-            MachineInput::Gone => (MachineState::Closed, vec![ended(ConnectionEvent::PeerRejected)]),
+            MachineInput::Gone => closed(ConnectionEvent::PeerRejected),
             MachineInput::Close => (MachineState::Closed, vec![]),
             _ => (MachineState::LookingUp(attempt), vec![]),
         }
     }
 
-    fn requested(
-        &mut self,
-        mut attempt: ActiveAttempt,
-        input: MachineInput,
-        now: Instant,
-    ) -> (MachineState, Vec<MachineAction>) {
+    fn requested(&mut self, mut attempt: ActiveAttempt, input: MachineInput, now: Instant) -> Transition {
         match input {
             MachineInput::Sent(DatagramDelivery::NoPeer) if attempt.was_sent => {
                 (MachineState::Requested(attempt), vec![MachineAction::Recheck])
@@ -302,19 +295,13 @@ impl ConnectionMachine {
                 (MachineState::Open, vec![MachineAction::Ack, MachineAction::Established(private_data)])
             }
             MachineInput::JoinFailed => (MachineState::Closed, vec![self.reset(), ended(ConnectionEvent::Rejected)]),
-            MachineInput::Gone => (MachineState::Closed, vec![ended(ConnectionEvent::PeerRejected)]),
+            MachineInput::Gone => closed(ConnectionEvent::PeerRejected),
             MachineInput::Close => (MachineState::Closed, vec![self.reset()]),
             _ => (MachineState::Requested(attempt), vec![]),
         }
     }
 
-    fn on_reply(
-        &mut self,
-        mut attempt: ActiveAttempt,
-        server: u32,
-        result: ReplyResult,
-        now: Instant,
-    ) -> (MachineState, Vec<MachineAction>) {
+    fn on_reply(&mut self, mut attempt: ActiveAttempt, server: u32, result: ReplyResult, now: Instant) -> Transition {
         match result {
             ReplyResult::Accepted => {
                 self.peer_id = server;
@@ -335,17 +322,17 @@ impl ConnectionMachine {
             // Server id 0: no listener has the request, so the lookup is repeated. Otherwise the request was passed to
             // a listener that could not take it, for example because its EVD was full, and the attempt ends.
             ReplyResult::NoListener if server == 0 => self.retry_lookup(attempt, now),
-            ReplyResult::Rejected => (MachineState::Closed, vec![ended(ConnectionEvent::PeerRejected)]),
+            ReplyResult::Rejected => closed(ConnectionEvent::PeerRejected),
             ReplyResult::RejectedWith(data) => {
                 (MachineState::Closed, vec![MachineAction::Ended(ConnectionEvent::PeerRejected, data)])
             }
             ReplyResult::NoListener | ReplyResult::NotUnderstood | ReplyResult::HandedOff(_) => {
-                (MachineState::Closed, vec![ended(ConnectionEvent::Rejected)])
+                closed(ConnectionEvent::Rejected)
             }
         }
     }
 
-    fn offered(&mut self, input: MachineInput, now: Instant) -> (MachineState, Vec<MachineAction>) {
+    fn offered(&mut self, input: MachineInput, now: Instant) -> Transition {
         match input {
             MachineInput::Repeated => (MachineState::Offered, vec![self.reply(ReplyResult::Pending)]),
             MachineInput::Accept(reply) => {
@@ -362,12 +349,7 @@ impl ConnectionMachine {
         }
     }
 
-    fn replied(
-        &mut self,
-        mut reply: RetransmittedDatagram,
-        input: MachineInput,
-        now: Instant,
-    ) -> (MachineState, Vec<MachineAction>) {
+    fn replied(&mut self, mut reply: RetransmittedDatagram, input: MachineInput, now: Instant) -> Transition {
         let action = match input {
             MachineInput::Repeated => {
                 self.liveness.record(now);
@@ -394,7 +376,7 @@ impl ConnectionMachine {
         (MachineState::Replied(reply), vec![action])
     }
 
-    fn open(&mut self, input: MachineInput, now: Instant) -> (MachineState, Vec<MachineAction>) {
+    fn open(&mut self, input: MachineInput, now: Instant) -> Transition {
         match input {
             MachineInput::Alive | MachineInput::Repeated => {
                 self.liveness.record(now);
@@ -410,7 +392,7 @@ impl ConnectionMachine {
         }
     }
 
-    fn refused(&mut self, result: ReplyResult, input: MachineInput) -> (MachineState, Vec<MachineAction>) {
+    fn refused(&mut self, result: ReplyResult, input: MachineInput) -> Transition {
         match input {
             MachineInput::Repeated => (MachineState::Refused(result), vec![self.reply(result)]),
             MachineInput::Deadline | MachineInput::Gone | MachineInput::Close => (MachineState::Closed, vec![]),
@@ -418,7 +400,7 @@ impl ConnectionMachine {
         }
     }
 
-    fn found(&mut self, mut attempt: ActiveAttempt, to: u64, fresh: u64) -> (MachineState, Vec<MachineAction>) {
+    fn found(&mut self, mut attempt: ActiveAttempt, to: u64, fresh: u64) -> Transition {
         if let Datagram::Request { params, .. } = &mut attempt.request.datagram {
             (params.qual, params.token) = (to, fresh);
         }
@@ -427,9 +409,9 @@ impl ConnectionMachine {
         (MachineState::Requested(attempt), vec![MachineAction::Transmit])
     }
 
-    fn retry_lookup(&mut self, mut attempt: ActiveAttempt, now: Instant) -> (MachineState, Vec<MachineAction>) {
+    fn retry_lookup(&mut self, mut attempt: ActiveAttempt, now: Instant) -> Transition {
         let Some(until) = attempt.lookup_until.filter(|until| now < *until) else {
-            return (MachineState::Closed, vec![ended(ConnectionEvent::Rejected)]);
+            return closed(ConnectionEvent::Rejected);
         };
         self.due = Some((now + attempt.lookup_wait).min(until));
         attempt.lookup_wait = listener_retry::next(attempt.lookup_wait);
@@ -450,6 +432,11 @@ impl ConnectionMachine {
 /// Returns the action that reports `event` without private data.
 fn ended(event: ConnectionEvent) -> MachineAction {
     MachineAction::Ended(event, RejectData::NONE)
+}
+
+/// Closes the attempt or connection, and reports `event` without private data.
+fn closed(event: ConnectionEvent) -> Transition {
+    (MachineState::Closed, vec![ended(event)])
 }
 
 #[cfg(test)]
