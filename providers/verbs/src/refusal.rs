@@ -15,41 +15,58 @@ use parking_lot::Mutex;
 use rustix::process::{Resource as Bound, getrlimit};
 
 /// Why an IA cannot be opened.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub(crate) enum OpenFailure {
-    /// A library of rdma-core cannot be loaded.
+    #[error("a library of rdma-core cannot be used: {0}")]
     NoLibrary(LoadError),
-    /// The kernel has no RDMA support.
+    #[error("the kernel has no RDMA devices (/sys/class/infiniband does not exist)")]
     NoRdma,
-    /// The kernel has RDMA support, but no device.
+    #[error("there is no RDMA device (/sys/class/infiniband is empty)")]
     NoDevices,
-    /// The name is neither a device, a network device, an address nor a host name that can be resolved.
+    #[error(
+        "\"{object}\" is neither an RDMA device, a network device, an address nor a host name that can be resolved"
+    )]
     Unknown { object: String, devices: Vec<String> },
     /// The name is of another host, or is an address of another host.
+    #[error("{object} is not an address of this host")]
     Remote { object: String, addresses: Vec<String> },
-    /// No RDMA device uses the network device.
+    #[error("no RDMA device uses the network device {netdev}")]
     NotRdma { netdev: String, others: Vec<String> },
-    /// The device has no such port.
+    #[error("{device} has no port {port}")]
     NoPort { device: String, port: u8, ports: Vec<u8> },
     /// The port has no IP address, which rdma_cm needs.
+    #[error("{}", without_address(.device, *.port, .netdevs))]
     NoAddress { device: String, port: u8, netdevs: Vec<String> },
-    /// The kernel does not make the device available to programs.
+    #[error("the kernel does not make {device} available to programs")]
     NoVerbs { device: String },
-    /// A device file does not exist.
+    #[error("the device file {node} does not exist")]
     NoNode { node: String },
-    /// The user may not open a device file.
+    #[error("no permission to read and write the device file {node}")]
     NoRights { node: String },
-    /// libibverbs has no driver for the device.
+    #[error(
+        "libibverbs has no driver for {device}{}",
+        .kernel_driver.as_ref().map_or(String::new(), |driver| format!(" (the kernel's is {driver})"))
+    )]
     NoDriver { device: String, kernel_driver: Option<String> },
-    /// The kernel does not make rdma_cm available to programs.
+    #[error("the kernel does not make rdma_cm available to programs")]
     NoManager,
     /// The dat.conf line names a library of the C implementation whose connection manager uses UD queue pairs.
+    #[error("the connection managers of libdaploucm and libdaplomcm (over UD queue pairs) are not implemented")]
     NoDatagramManager,
     /// The port has no GID, or not the requested one.
+    #[error(
+        "port {port} of {device} has no GID{}",
+        .index.map_or(String::new(), |index| format!(" with index {index}"))
+    )]
     NoGid { device: String, port: u8, index: Option<u32> },
     /// The GID index is above 255, the maximum in an address handle. Only the manager `rdma` has no such limit.
+    #[error(
+        "GID index {index} (DAPL_VERBS_GID_INDEX) of port {port} of {device} is above 255, the limit with cm=socket, \
+        cm=socket2 and cm=none"
+    )]
     GidIndexTooHigh { device: String, port: u8, index: u32 },
     /// A call has failed. `operation`: a verb phrase, which follows "cannot".
+    #[error("cannot {operation}: {error}")]
     Failed { operation: String, error: String },
 }
 
@@ -59,47 +76,6 @@ const MANAGER_PACKAGE: &str = "librdmacm1";
 const MANAGER_CHOICE: &str = ", or choose another connection manager (cm=socket in ia_params, or DAPL_VERBS_CM=socket)";
 
 impl OpenFailure {
-    fn description(&self) -> String {
-        match self {
-            OpenFailure::NoLibrary(error) => format!("a library of rdma-core cannot be used: {error}"),
-            OpenFailure::NoRdma => "the kernel has no RDMA devices (/sys/class/infiniband does not exist)".to_string(),
-            OpenFailure::NoDevices => "there is no RDMA device (/sys/class/infiniband is empty)".to_string(),
-            OpenFailure::Unknown { object, .. } => {
-                format!(
-                    "\"{object}\" is neither an RDMA device, a network device, an address nor a host name that can be resolved"
-                )
-            }
-            OpenFailure::Remote { object, .. } => format!("{object} is not an address of this host"),
-            OpenFailure::NotRdma { netdev, .. } => format!("no RDMA device uses the network device {netdev}"),
-            OpenFailure::NoPort { device, port, .. } => format!("{device} has no port {port}"),
-            OpenFailure::NoAddress { device, port, netdevs } => match netdevs.as_slice() {
-                [] => format!("port {port} of {device} has no network device, so there is no IP address"),
-                netdevs => format!("{} ({device}, port {port}) has no IP address", netdevs.join(", ")),
-            },
-            OpenFailure::NoVerbs { device } => format!("the kernel does not make {device} available to programs"),
-            OpenFailure::NoNode { node } => format!("the device file {node} does not exist"),
-            OpenFailure::NoRights { node } => format!("no permission to read and write the device file {node}"),
-            OpenFailure::NoDriver { device, kernel_driver } => match kernel_driver {
-                Some(driver) => format!("libibverbs has no driver for {device} (the kernel's is {driver})"),
-                None => format!("libibverbs has no driver for {device}"),
-            },
-            OpenFailure::NoManager => "the kernel does not make rdma_cm available to programs".to_string(),
-            OpenFailure::NoDatagramManager => {
-                "the connection managers of libdaploucm and libdaplomcm (over UD queue pairs) are not implemented"
-                    .to_string()
-            }
-            OpenFailure::NoGid { device, port, index: None } => format!("port {port} of {device} has no GID"),
-            OpenFailure::NoGid { device, port, index: Some(index) } => {
-                format!("port {port} of {device} has no GID with index {index}")
-            }
-            OpenFailure::GidIndexTooHigh { device, port, index } => format!(
-                "GID index {index} (DAPL_VERBS_GID_INDEX) of port {port} of {device} is above 255, the limit with cm=socket, \
-                 cm=socket2 and cm=none"
-            ),
-            OpenFailure::Failed { operation, error } => format!("cannot {operation}: {error}"),
-        }
-    }
-
     fn remedy(&self) -> String {
         let listed = |what: &str, names: &[String]| match names {
             [] => String::new(),
@@ -170,10 +146,18 @@ impl OpenFailure {
     }
 }
 
+/// Describes a port without an IP address.
+fn without_address(device: &str, port: u8, netdevs: &[String]) -> String {
+    match netdevs {
+        [] => format!("port {port} of {device} has no network device, so there is no IP address"),
+        netdevs => format!("{} ({device}, port {port}) has no IP address", netdevs.join(", ")),
+    }
+}
+
 /// Logs why an IA cannot be opened, and returns the error for the caller.
 pub(crate) fn refusal(name: &str, object: &str, failure: &OpenFailure) -> Error {
     static REPORTED: Mutex<LoggedErrors> = Mutex::new(LoggedErrors { lines: BTreeSet::new() });
-    let line = format!("{name}: cannot open \"{object}\": {}; {}", failure.description(), failure.remedy());
+    let line = format!("{name}: cannot open \"{object}\": {failure}; {}", failure.remedy());
     let level = REPORTED.lock().level_of(&line);
     match level {
         LogLevelChoice::Show => log::error!("{line}"),
@@ -327,10 +311,10 @@ mod tests {
         ];
         let mut seen = BTreeSet::new();
         for (failure, part) in failures {
-            let line = format!("{}; {}", failure.description(), failure.remedy());
-            assert!(line.contains(part) && !failure.description().is_empty() && !failure.remedy().is_empty(), "{line}");
+            let line = format!("{failure}; {}", failure.remedy());
+            assert!(line.contains(part) && !failure.to_string().is_empty() && !failure.remedy().is_empty(), "{line}");
             assert!(!line.contains("  "), "{line}");
-            assert!(seen.insert(failure.description()), "two failures have the same description: {line}");
+            assert!(seen.insert(failure.to_string()), "two failures have the same description: {line}");
         }
         assert_eq!(OpenFailure::NoRights { node: text("x") }.error(), Error::PermissionDenied);
         assert_eq!(OpenFailure::NoRdma.error(), Error::InvalidAddress(AddressProblem::Unreachable));

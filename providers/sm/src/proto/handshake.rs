@@ -6,8 +6,6 @@
 //! request of another version, an invalid length, or a size out of bounds is a [`DecodeError`].
 #![forbid(unsafe_code)]
 
-use std::fmt;
-
 use super::message::SLOT;
 use super::offer::STAGING_BYTES;
 
@@ -279,34 +277,22 @@ pub(crate) enum Datagram {
 }
 
 /// The reason why a datagram is invalid.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub(crate) enum DecodeError {
+    #[error("datagram too short, or not as long as its length field says")]
     Short,
+    #[error("extra bytes at the end")]
     Trailing,
+    #[error("unknown datagram type {0}")]
     Type(u8),
+    #[error("protocol version {0} instead of {VERSION}; use the same library version in both processes")]
     Version(u8),
+    #[error("ring or table sizes out of range")]
     Geometry,
+    #[error("private data longer than {MAX_PRIVATE} bytes")]
     PrivateData,
+    #[error("unknown result {0}")]
     Result(u8),
-}
-
-impl fmt::Display for DecodeError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            DecodeError::Short => f.write_str("datagram too short, or not as long as its length field says"),
-            DecodeError::Trailing => f.write_str("extra bytes at the end"),
-            DecodeError::Type(found) => write!(f, "unknown datagram type {found}"),
-            DecodeError::Version(found) => {
-                write!(
-                    f,
-                    "protocol version {found} instead of {VERSION}; use the same library version in both processes"
-                )
-            }
-            DecodeError::Geometry => f.write_str("ring or table sizes out of range"),
-            DecodeError::PrivateData => write!(f, "private data longer than {MAX_PRIVATE} bytes"),
-            DecodeError::Result(found) => write!(f, "unknown result {found}"),
-        }
-    }
 }
 
 const REQUEST: u8 = 1;

@@ -12,7 +12,6 @@ mod dat20;
 #[cfg(test)]
 mod tests;
 
-use std::fmt::{self, Display, Formatter};
 use std::net::IpAddr;
 
 pub(crate) use crate::manager_kind::SocketFormat as Format;
@@ -129,36 +128,23 @@ pub(super) enum Role {
 }
 
 /// Why a message is invalid.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub(super) enum DecodeError {
+    #[error(
+        "unknown protocol version {0}; {old} (DAT 1.2) and {new} (DAT 2.0) are supported",
+        old = dat12::VERSION,
+        new = dat20::VERSION
+    )]
     Version(u16),
-    /// The operation of the message is not that of a request.
+    #[error("operation {0} is not a request")]
     Operation(u16),
     /// The peer's queue pair is of the type UD.
+    #[error("the peer's endpoint is for unreliable datagrams, which are not supported")]
     Datagram,
-    /// Invalid length of private data.
+    #[error("{0} bytes of private data exceed the limit of the wire format")]
     Length(u32),
-    /// Invalid queue pair number.
+    #[error("queue pair number {0:#x} has more than 24 bits")]
     Number(u32),
-}
-
-impl Display for DecodeError {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let (old, new) = (dat12::VERSION, dat20::VERSION);
-        match self {
-            DecodeError::Version(version) => {
-                write!(f, "unknown protocol version {version}; {old} (DAT 1.2) and {new} (DAT 2.0) are supported")
-            }
-            DecodeError::Operation(operation) => write!(f, "operation {operation} is not a request"),
-            DecodeError::Datagram => {
-                write!(f, "the peer's endpoint is for unreliable datagrams, which are not supported")
-            }
-            DecodeError::Length(length) => {
-                write!(f, "{length} bytes of private data exceed the limit of the wire format")
-            }
-            DecodeError::Number(number) => write!(f, "queue pair number {number:#x} has more than 24 bits"),
-        }
-    }
 }
 
 impl Message {
