@@ -18,33 +18,50 @@ pub(crate) enum AsyncEvent {
     Other(i32),
 }
 
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum QpEvent {
-    Fatal,
-    RequestError,
-    AccessError,
-    CommEstablished,
-    LastWqe,
-    SqDrained,
-    PathMigrated,
-    PathMigrationError,
+/// Defines a kind of event with the type that each event has in libibverbs.
+macro_rules! events {
+    ($name:ident: $($event:ident = $number:ident,)*) => {
+        #[derive(Clone, Copy, Debug, Eq, PartialEq)]
+        pub(crate) enum $name {
+            $($event,)*
+        }
+
+        impl $name {
+            /// Returns the event of this type; `None` for an event of another kind.
+            fn of(number: ibv_event_type) -> Option<Self> {
+                match number {
+                    $($number => Some($name::$event),)*
+                    _ => None,
+                }
+            }
+        }
+    };
 }
 
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum SrqEvent {
-    Limit,
-    Error,
+events! { QpEvent:
+    Fatal = IBV_EVENT_QP_FATAL,
+    RequestError = IBV_EVENT_QP_REQ_ERR,
+    AccessError = IBV_EVENT_QP_ACCESS_ERR,
+    CommEstablished = IBV_EVENT_COMM_EST,
+    LastWqe = IBV_EVENT_QP_LAST_WQE_REACHED,
+    SqDrained = IBV_EVENT_SQ_DRAINED,
+    PathMigrated = IBV_EVENT_PATH_MIG,
+    PathMigrationError = IBV_EVENT_PATH_MIG_ERR,
 }
 
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum PortEvent {
-    Active,
-    Down,
-    LidChange,
-    PkeyChange,
-    SmChange,
-    ClientReregister,
-    GidChange,
+events! { SrqEvent:
+    Limit = IBV_EVENT_SRQ_LIMIT_REACHED,
+    Error = IBV_EVENT_SRQ_ERR,
+}
+
+events! { PortEvent:
+    Active = IBV_EVENT_PORT_ACTIVE,
+    Down = IBV_EVENT_PORT_ERR,
+    LidChange = IBV_EVENT_LID_CHANGE,
+    PkeyChange = IBV_EVENT_PKEY_CHANGE,
+    SmChange = IBV_EVENT_SM_CHANGE,
+    ClientReregister = IBV_EVENT_CLIENT_REREGISTER,
+    GidChange = IBV_EVENT_GID_CHANGE,
 }
 
 /// Reads, copies and acknowledges the next event. It is acknowledged here, because the destruction of its object waits
@@ -71,54 +88,25 @@ pub(super) fn next(context: &Context) -> io::Result<Option<AsyncEvent>> {
 /// `event` has not been acknowledged.
 unsafe fn translate(event: &ibv_async_event) -> AsyncEvent {
     let number = event.event_type;
-    if let Some(kind) = qp_event(number) {
+    if let Some(kind) = QpEvent::of(number) {
         // SAFETY: an event of this type refers to a queue pair, which is not destroyed before the acknowledgement.
         return AsyncEvent::Qp { number: unsafe { (*event.element.qp).qp_num }, kind };
     }
-    if let Some(kind) = port_event(number) {
+    if let Some(kind) = PortEvent::of(number) {
         // SAFETY: an event of this type has the port number in the union.
         return AsyncEvent::Port { port: unsafe { event.element.port_num } as u8, kind };
     }
-    let srq = |kind| {
-        // SAFETY: `srq` is called for events that refer to a shared receive queue, which is not destroyed before the
+    if let Some(kind) = SrqEvent::of(number) {
+        // SAFETY: an event of this type refers to a shared receive queue, which is not destroyed before the
         // acknowledgement.
-        AsyncEvent::Srq { id: unsafe { (*event.element.srq).srq_context } as usize, kind }
-    };
+        return AsyncEvent::Srq { id: unsafe { (*event.element.srq).srq_context } as usize, kind };
+    }
     match number {
         // SAFETY: this event refers to a completion queue, which is not destroyed before the acknowledgement.
         IBV_EVENT_CQ_ERR => AsyncEvent::Cq { id: unsafe { (*event.element.cq).cq_context } as usize },
-        IBV_EVENT_SRQ_LIMIT_REACHED => srq(SrqEvent::Limit),
-        IBV_EVENT_SRQ_ERR => srq(SrqEvent::Error),
         IBV_EVENT_DEVICE_FATAL => AsyncEvent::DeviceFatal,
         other => AsyncEvent::Other(other as i32),
     }
-}
-
-fn qp_event(number: ibv_event_type) -> Option<QpEvent> {
-    Some(match number {
-        IBV_EVENT_QP_FATAL => QpEvent::Fatal,
-        IBV_EVENT_QP_REQ_ERR => QpEvent::RequestError,
-        IBV_EVENT_QP_ACCESS_ERR => QpEvent::AccessError,
-        IBV_EVENT_COMM_EST => QpEvent::CommEstablished,
-        IBV_EVENT_QP_LAST_WQE_REACHED => QpEvent::LastWqe,
-        IBV_EVENT_SQ_DRAINED => QpEvent::SqDrained,
-        IBV_EVENT_PATH_MIG => QpEvent::PathMigrated,
-        IBV_EVENT_PATH_MIG_ERR => QpEvent::PathMigrationError,
-        _ => return None,
-    })
-}
-
-fn port_event(number: ibv_event_type) -> Option<PortEvent> {
-    Some(match number {
-        IBV_EVENT_PORT_ACTIVE => PortEvent::Active,
-        IBV_EVENT_PORT_ERR => PortEvent::Down,
-        IBV_EVENT_LID_CHANGE => PortEvent::LidChange,
-        IBV_EVENT_PKEY_CHANGE => PortEvent::PkeyChange,
-        IBV_EVENT_SM_CHANGE => PortEvent::SmChange,
-        IBV_EVENT_CLIENT_REREGISTER => PortEvent::ClientReregister,
-        IBV_EVENT_GID_CHANGE => PortEvent::GidChange,
-        _ => return None,
-    })
 }
 
 #[cfg(test)]
