@@ -3,15 +3,15 @@
 //! Qualifier and wire format determine the port. If the peer's host fails, TCP keepalive ends the connection.
 #![forbid(unsafe_code)]
 
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
 use super::wire::Format;
 use dapl::error::{AddressProblem, Error, Resource, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+use rustix::io::{Errno, retry_on_intr};
+use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, sockopt};
 
 /// Length of the kernel's accept queue, as in the C implementation.
 const BACKLOG: i32 = 128;
@@ -133,27 +133,20 @@ pub(super) fn accept(listener: &TcpListener) -> io::Result<Option<(TcpStream, So
 
 /// Reads available bytes, at most the size of `buffer`. Empty: no byte is available. Errors: `UnexpectedEof` if the
 /// peer has closed the connection.
-pub(super) fn read<'a>(mut stream: &TcpStream, buffer: &'a mut [u8]) -> io::Result<&'a [u8]> {
-    loop {
-        match stream.read(buffer) {
-            Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
-            Ok(length) => return Ok(&buffer[..length]),
-            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(&[]),
-            Err(error) => return Err(error),
-        }
+pub(super) fn read<'a>(stream: &TcpStream, buffer: &'a mut [u8]) -> io::Result<&'a [u8]> {
+    match retry_on_intr(|| rustix::io::read(stream, &mut *buffer)) {
+        Ok(0) => Err(ErrorKind::UnexpectedEof.into()),
+        Ok(length) => Ok(&buffer[..length]),
+        Err(Errno::WOULDBLOCK) => Ok(&[]),
+        Err(error) => Err(error.into()),
     }
 }
 
 /// Writes bytes without blocking, and returns their number. 0: the socket would block.
-pub(super) fn write(mut stream: &TcpStream, bytes: &[u8]) -> io::Result<usize> {
-    loop {
-        match stream.write(bytes) {
-            Ok(length) => return Ok(length),
-            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(0),
-            Err(error) => return Err(error),
-        }
+pub(super) fn write(stream: &TcpStream, bytes: &[u8]) -> io::Result<usize> {
+    match retry_on_intr(|| rustix::net::send(stream, bytes, SendFlags::NOSIGNAL)) {
+        Err(Errno::WOULDBLOCK) => Ok(0),
+        result => Ok(result?),
     }
 }
 
