@@ -176,7 +176,7 @@ fn open_place(host: &HostInterfaces, place: &DevicePort, settings: &VerbsSetting
     if attributes.state != ibv_port_state::IBV_PORT_ACTIVE {
         log::warn!("{device}: port {port} is not active; connections fail until it is (check the cable and the link)");
     }
-    let is_roce = u32::from(attributes.link_layer) == IBV_LINK_LAYER_ETHERNET && !context.is_iwarp();
+    let is_roce = u32::from(attributes.link_layer) == IBV_LINK_LAYER_ETHERNET && !context.is_iwarp;
     let mut gids = context.gids(*port).map_err(failed("GIDs"))?;
     if settings.gid_index.is_none() {
         gids.retain(|gid| gid::is_usable(gid.index, settings.manager));

@@ -31,7 +31,7 @@ pub(crate) fn of(context: &Context, port: u8, settings: &VerbsSettings) -> Resul
         Error::Internal
     })?;
     let mut limits = limits(&device, &port, settings);
-    limits.extensions.immediate = !context.is_iwarp(); // RFC 5040 has no immediate data
+    limits.extensions.immediate = !context.is_iwarp; // RFC 5040 has no immediate data
     Ok(limits)
 }
 

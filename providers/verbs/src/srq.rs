@@ -35,8 +35,9 @@ pub struct Srq(pub(crate) Arc<SrqCore>);
 /// The state of a shared receive queue, shared by its handle, its queue pairs and the engine.
 pub(crate) struct SrqCore {
     me: Weak<SrqCore>,
-    id: usize,
-    hw: Arc<ibv::Srq>,
+    /// Id that the device's events carry.
+    pub(crate) id: usize,
+    pub(crate) hw: Arc<ibv::Srq>,
     engine: Arc<Engine>,
     sink: Weak<dyn SrqSink>,
     slots: Mutex<RecvSlots>,
@@ -85,15 +86,6 @@ impl SrqCore {
         if !cqs.iter().any(|known| std::ptr::eq(known.as_ptr(), Arc::as_ptr(cq))) {
             cqs.push(Arc::downgrade(cq));
         }
-    }
-
-    /// Returns the id that the device's events carry.
-    pub(crate) fn id(&self) -> usize {
-        self.id
-    }
-
-    pub(crate) fn hw(&self) -> &Arc<ibv::Srq> {
-        &self.hw
     }
 
     /// Returns the maximum number of receives.
@@ -188,7 +180,7 @@ impl SharedReceiveQueue for Srq {
 
     fn resize(&self, max_recvs: u32) -> Result<()> {
         let _changing = self.0.changing.lock();
-        let capacity = self.0.hw.attributes().map_or(self.0.hw.capacity(), |attributes| attributes.max_wr);
+        let capacity = self.0.hw.attributes().map_or(self.0.hw.capacity, |attributes| attributes.max_wr);
         let cqs: Vec<_> = self.0.cqs.lock().iter().filter_map(Weak::upgrade).collect();
         cqs.iter().try_for_each(|cq| cq.grow_shared(self.0.id, max_recvs))?;
         // The device's queue never shrinks; the table of slots limits the number of receives.

@@ -20,7 +20,8 @@ use super::{Handle, check_destroy, check_result, nonblocking};
 pub(crate) struct Context {
     pub(super) handle: Handle<ibv_context>,
     name: String,
-    iwarp: bool,
+    /// Whether the device is iWARP. Its connections need rdma_cm, and its GIDs cannot be used for paths.
+    pub(crate) is_iwarp: bool,
     /// Whether the device has atomic operations; queried at the first use.
     atomics: OnceLock<bool>,
 }
@@ -71,8 +72,8 @@ impl Context {
         // SAFETY: `device` is in `list`, which is freed when this function returns.
         let handle = Handle::check(unsafe { ibv_open_device(device) })?;
         // SAFETY: `device` is in `list`, which is not freed yet.
-        let iwarp = unsafe { (*device).transport_type } == IBV_TRANSPORT_IWARP;
-        let context = Context { handle, name: name.to_string(), iwarp, atomics: OnceLock::new() };
+        let is_iwarp = unsafe { (*device).transport_type } == IBV_TRANSPORT_IWARP;
+        let context = Context { handle, name: name.to_string(), is_iwarp, atomics: OnceLock::new() };
         nonblocking(context.events())?;
         Ok(Arc::new(context))
     }
@@ -131,11 +132,6 @@ impl Context {
             entries[..found].iter().filter(|entry| entry.port_num == u32::from(port)).map(Gid::from).collect();
         gids.sort_by_key(|gid| gid.index);
         Ok(gids)
-    }
-
-    /// Whether the device is iWARP. Its connections need rdma_cm, and its GIDs cannot be used for paths.
-    pub(crate) fn is_iwarp(&self) -> bool {
-        self.iwarp
     }
 
     /// Returns the descriptor that is readable when an asynchronous event is pending.

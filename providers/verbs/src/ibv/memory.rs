@@ -12,7 +12,7 @@ use super::{Context, Handle, check_destroy, missing_verb};
 
 pub(crate) struct Pd {
     pub(super) handle: Handle<ibv_pd>,
-    context: Arc<Context>,
+    pub(crate) context: Arc<Context>,
 }
 
 impl Pd {
@@ -20,10 +20,6 @@ impl Pd {
         // SAFETY: `context` is open until it is dropped.
         let handle = Handle::check(unsafe { ibv_alloc_pd(context.handle.as_ptr()) })?;
         Ok(Arc::new(Pd { handle, context: context.clone() }))
-    }
-
-    pub(crate) fn context(&self) -> &Arc<Context> {
-        &self.context
     }
 }
 
@@ -38,8 +34,10 @@ impl Drop for Pd {
 
 pub(crate) struct Mr {
     pub(super) handle: Handle<ibv_mr>,
-    lkey: u32,
-    rkey: u32,
+    /// Key for local segments.
+    pub(crate) lkey: u32,
+    /// Key for RDMA operations of peers.
+    pub(crate) rkey: u32,
     pd: Arc<Pd>,
 }
 
@@ -57,16 +55,6 @@ impl Mr {
         let (lkey, rkey) = unsafe { ((*handle.as_ptr()).lkey, (*handle.as_ptr()).rkey) };
         Ok(Mr { handle, lkey, rkey, pd: pd.clone() })
     }
-
-    /// Returns the key for local segments.
-    pub(crate) fn lkey(&self) -> u32 {
-        self.lkey
-    }
-
-    /// Returns the key for RDMA operations of peers.
-    pub(crate) fn rkey(&self) -> u32 {
-        self.rkey
-    }
 }
 
 impl Drop for Mr {
@@ -82,7 +70,7 @@ impl Drop for Mr {
 pub(crate) struct Mw {
     /// The lock protects the key in the window, which binds read and write.
     mw: Mutex<Handle<ibv_mw>>,
-    pd: Arc<Pd>,
+    pub(super) pd: Arc<Pd>,
 }
 
 impl Mw {
@@ -106,10 +94,6 @@ impl Mw {
     pub(super) fn with<T>(&self, body: impl FnOnce(*mut ibv_mw) -> T) -> T {
         let mw = self.mw.lock();
         body(mw.as_ptr())
-    }
-
-    pub(super) fn pd(&self) -> &Arc<Pd> {
-        &self.pd
     }
 }
 

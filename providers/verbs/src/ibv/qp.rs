@@ -49,7 +49,8 @@ impl SendWrTemplate {
 pub(crate) struct Qp {
     pub(super) handle: Handle<ibv_qp>,
     number: u32,
-    max_inline: u32,
+    /// Maximum length of inline data that the device has granted.
+    pub(crate) max_inline: u32,
     pd: Arc<Pd>,
     attributes: QpAttributes,
 }
@@ -96,17 +97,12 @@ impl Qp {
 
     /// Returns the name of the device.
     pub(crate) fn device_name(&self) -> &str {
-        self.pd.context().name()
-    }
-
-    /// Returns the maximum length of inline data that the device has granted.
-    pub(crate) fn max_inline(&self) -> u32 {
-        self.max_inline
+        self.pd.context.name()
     }
 
     /// Whether the device has atomic operations.
     pub(crate) fn has_atomics(&self) -> bool {
-        self.pd.context().has_atomics()
+        self.pd.context.has_atomics()
     }
 
     /// Changes the attributes that `mask` (`IBV_QP_*`) selects.
@@ -155,8 +151,8 @@ impl Qp {
     /// Posts a bind of `mw` to a part of a region with `IBV_ACCESS_*` flags, or an unbind for `None`. Returns the new
     /// key of the window. If the bind fails later, the window cannot be used again.
     pub(crate) fn bind(&self, mw: &Mw, wr_id: u64, flags: u32, what: Option<(&Mr, Region, u32)>) -> io::Result<u32> {
-        let bind = self.pd.context().ops().bind_mw.ok_or_else(missing_verb)?;
-        let mut nothing = NoRegion::new(mw.pd());
+        let bind = self.pd.context.ops().bind_mw.ok_or_else(missing_verb)?;
+        let mut nothing = NoRegion::new(&mw.pd);
         let bind_info = match what {
             Some((mr, region, access)) => ibv_mw_bind_info {
                 mr: mr.handle.as_ptr(),
@@ -212,7 +208,7 @@ impl Drop for Qp {
     fn drop(&mut self) {
         // SAFETY: `self` is the only owner, and is dropped here. All events were acknowledged when they were read.
         let result = unsafe { ibv_destroy_qp(self.handle.as_ptr()) };
-        check_destroy(&format!("queue pair {1} of {0}", self.pd.context().name(), self.number), result);
+        check_destroy(&format!("queue pair {1} of {0}", self.pd.context.name(), self.number), result);
     }
 }
 
@@ -226,7 +222,7 @@ struct NoRegion {
 
 impl NoRegion {
     fn new(pd: &Arc<Pd>) -> Self {
-        let mr = ibv_mr { context: pd.context().handle.as_ptr(), pd: pd.handle.as_ptr(), ..Default::default() };
+        let mr = ibv_mr { context: pd.context.handle.as_ptr(), pd: pd.handle.as_ptr(), ..Default::default() };
         NoRegion { mr, padding: [0; 64] }
     }
 }

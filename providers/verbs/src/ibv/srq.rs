@@ -15,7 +15,7 @@ use super::{Handle, Pd, check_destroy, check_result, missing_verb};
 pub(crate) struct Srq {
     pub(super) handle: Handle<ibv_srq>,
     /// Capacity that the device granted at creation; at least the requested one.
-    capacity: u32,
+    pub(crate) capacity: u32,
     pd: Arc<Pd>,
 }
 
@@ -32,7 +32,7 @@ impl Srq {
     }
 
     pub(crate) fn post_recv(&self, wr_id: u64, segments: &[ibv_sge]) -> io::Result<()> {
-        let post = self.pd.context().ops().post_srq_recv.ok_or_else(missing_verb)?;
+        let post = self.pd.context.ops().post_srq_recv.ok_or_else(missing_verb)?;
         let mut wr = recv_wr(wr_id, segments);
         let mut bad = ptr::null_mut();
         // SAFETY: the queue exists. `wr` and `segments` outlive the call, which copies them.
@@ -58,11 +58,6 @@ impl Srq {
         Ok(attributes)
     }
 
-    /// Returns the capacity at creation.
-    pub(crate) fn capacity(&self) -> u32 {
-        self.capacity
-    }
-
     fn modify(&self, mut attributes: ibv_srq_attr, mask: u32) -> io::Result<()> {
         // SAFETY: the queue exists, and `attributes` is initialised.
         check_result(unsafe { ibv_modify_srq(self.handle.as_ptr(), &mut attributes, mask as i32) })
@@ -70,7 +65,7 @@ impl Srq {
 
     /// Returns the name of the device.
     pub(crate) fn device_name(&self) -> &str {
-        self.pd.context().name()
+        self.pd.context.name()
     }
 }
 
@@ -79,7 +74,7 @@ impl Drop for Srq {
         // SAFETY: no queue pair uses the queue: each holds an `Arc` of it. All events were acknowledged when they were
         // read.
         let result = unsafe { ibv_destroy_srq(self.handle.as_ptr()) };
-        check_destroy(&format!("shared receive queue of {}", self.pd.context().name()), result);
+        check_destroy(&format!("shared receive queue of {}", self.pd.context.name()), result);
     }
 }
 

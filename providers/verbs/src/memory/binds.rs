@@ -26,7 +26,7 @@ pub(crate) struct WindowBinds<M> {
     /// Highest number of a complete or flushed bind or unbind.
     last_completed: u64,
     /// Whether the last post was a bind, and it has not failed or been flushed.
-    is_bound: bool,
+    pub(crate) is_bound: bool,
     /// Binds and unbinds in flight, with their numbers.
     in_flight: VecDeque<(u64, BoundObjects<M>)>,
     /// The bindings that may be in effect. More than one only if binds on several connections have completed out of
@@ -53,11 +53,6 @@ impl<M> WindowBinds<M> {
             in_flight: VecDeque::new(),
             in_effect: Vec::new(),
         }
-    }
-
-    /// Whether the last post was a bind, and it has not failed or been flushed.
-    pub(crate) fn is_bound(&self) -> bool {
-        self.is_bound
     }
 
     /// Returns the device window for the next bind. `None`: a new one is needed.
@@ -188,12 +183,12 @@ mod tests {
         let first = scene.post(true);
         scene.complete(first, true);
         let second = scene.post(true);
-        assert_eq!((scene.binds.is_bound(), scene.counts()), (true, (2, 1)));
+        assert_eq!((scene.binds.is_bound, scene.counts()), (true, (2, 1)));
         scene.complete(second, true);
-        assert_eq!((scene.binds.is_bound(), scene.counts()), (true, (1, 1)));
+        assert_eq!((scene.binds.is_bound, scene.counts()), (true, (1, 1)));
         let third = scene.post(false);
         assert_eq!(
-            (scene.binds.is_bound(), scene.counts()),
+            (scene.binds.is_bound, scene.counts()),
             (false, (1, 1)),
             "the binding ends when the unbind is complete"
         );
@@ -210,11 +205,11 @@ mod tests {
             let failing = scene.post(is_bind);
             scene.complete(failing, false);
             scene.complete(failing, false);
-            assert_eq!((scene.binds.is_bound(), scene.counts()), (false, (0, 0)), "the device window is dropped too");
+            assert_eq!((scene.binds.is_bound, scene.counts()), (false, (0, 0)), "the device window is dropped too");
         }
         let next = scene.post(true);
         scene.complete(next, true);
-        assert_eq!((scene.binds.is_bound(), scene.counts()), (true, (1, 1)));
+        assert_eq!((scene.binds.is_bound, scene.counts()), (true, (1, 1)));
     }
 
     #[test]
@@ -224,7 +219,7 @@ mod tests {
         scene.complete(first, true);
         let (key, old) = scene.binds.record_flushed();
         drop(old);
-        assert_eq!((key, scene.binds.is_bound(), scene.counts()), (0x1212, false, (0, 0)));
+        assert_eq!((key, scene.binds.is_bound, scene.counts()), (0x1212, false, (0, 0)));
         assert_eq!(scene.binds.record_flushed().0, 0x1213, "another key each time");
     }
 
@@ -233,7 +228,7 @@ mod tests {
         let mut scene = Scene::new();
         let [first, second] = [scene.post(true), scene.post(true)];
         scene.complete(second, false);
-        assert_eq!((scene.binds.is_bound(), scene.counts()), (false, (1, 1)), "the first bind is in flight");
+        assert_eq!((scene.binds.is_bound, scene.counts()), (false, (1, 1)), "the first bind is in flight");
         scene.complete(first, true);
         assert_eq!(scene.counts(), (1, 1), "the first bind may be in effect");
         let third = scene.post(false);
@@ -254,7 +249,7 @@ mod tests {
         let [fourth, fifth] = [scene.post(true), scene.post(true)];
         scene.complete(fifth, true);
         scene.complete(fourth, false);
-        assert_eq!((scene.binds.is_bound(), scene.counts()), (true, (1, 1)), "the later bind is in effect");
+        assert_eq!((scene.binds.is_bound, scene.counts()), (true, (1, 1)), "the later bind is in effect");
     }
 
     #[test]
@@ -278,7 +273,7 @@ mod tests {
         scene.complete(first, true);
         let second = scene.post(true);
         drop(scene.binds.close());
-        assert_eq!((scene.binds.is_bound(), scene.counts()), (false, (0, 0)));
+        assert_eq!((scene.binds.is_bound, scene.counts()), (false, (0, 0)));
         scene.complete(second, true);
         assert_eq!(scene.counts(), (0, 0));
     }

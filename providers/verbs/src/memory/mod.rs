@@ -67,7 +67,7 @@ impl Mr {
         let DeviceMr { mr: local, is_bindable } = register(pd, region, local_flags(access), has_windows)?;
         let needs_two = (access.remote_write || access.remote_atomic) && !access.local_write;
         let remote = needs_two.then(|| register(pd, region, remote_flags(access), false)).transpose()?;
-        keys.add(local.lkey(), &pd.0, region, access.local_write);
+        keys.add(local.lkey, &pd.0, region, access.local_write);
         Ok(Mr { local, remote: remote.map(|both| both.mr), access, is_bindable, keys: keys.clone() })
     }
 }
@@ -75,18 +75,18 @@ impl Mr {
 impl Drop for Mr {
     fn drop(&mut self) {
         // Removed before `local` is dropped: afterwards the device may reuse the key.
-        self.keys.remove(self.local.lkey());
+        self.keys.remove(self.local.lkey);
     }
 }
 
 impl MemoryRegion for Mr {
     fn local_key(&self) -> u32 {
-        self.local.lkey()
+        self.local.lkey
     }
 
     fn remote_key(&self) -> u32 {
         let is_exported = self.access.is_remote();
-        if is_exported { self.remote.as_ref().unwrap_or(&self.local).rkey() } else { 0 }
+        if is_exported { self.remote.as_ref().unwrap_or(&self.local).rkey } else { 0 }
     }
 }
 
@@ -103,11 +103,11 @@ fn register(pd: &Pd, region: Region, access: u32, wants_binds: bool) -> Result<D
             // The kernel requires write access for the right to bind windows, and read-only memory has none. So the
             // memory is registered without this right.
             Err(error) if error.raw_os_error() == Some(libc::EFAULT) && access & WRITES == 0 => {}
-            Err(error) => return Err(refusal::registration(pd.0.context().name(), region, &error)),
+            Err(error) => return Err(refusal::registration(pd.0.context.name(), region, &error)),
         }
     }
     let mr = ibv::Mr::new(&pd.0, region, access);
-    let mr = mr.map_err(|error| refusal::registration(pd.0.context().name(), region, &error))?;
+    let mr = mr.map_err(|error| refusal::registration(pd.0.context.name(), region, &error))?;
     Ok(DeviceMr { mr, is_bindable: false })
 }
 
@@ -147,7 +147,7 @@ fn new_window(pd: &Arc<ibv::Pd>) -> Result<ibv::Mw> {
         }
         log::error!(
             "{0}: cannot create a memory window: {error}; free other RMRs (ibv_devinfo -v -d {0} shows the limit max_mw)",
-            pd.context().name()
+            pd.context.name()
         );
         Error::Exhausted(Resource::MemoryRegion)
     })
@@ -155,7 +155,7 @@ fn new_window(pd: &Arc<ibv::Pd>) -> Result<ibv::Mw> {
 
 impl MemoryWindow for Mw {
     fn is_bound(&self) -> bool {
-        self.0.binds.lock().is_bound()
+        self.0.binds.lock().is_bound
     }
 }
 
@@ -199,7 +199,7 @@ impl SharedMw {
             _ => {
                 log::error!(
                     "{}: cannot post a bind: {error}; dat_rmr_bind fails with DAT_INTERNAL_ERROR",
-                    self.pd.context().name()
+                    self.pd.context.name()
                 );
                 Error::Internal
             }

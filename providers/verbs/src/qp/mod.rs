@@ -51,7 +51,7 @@ pub(crate) struct QpCore {
     ep: ObjectId,
     max_recvs: u32,
     max_requests: u32,
-    reads: ReadLimits,
+    pub(crate) reads: ReadLimits,
     shared: Option<(Arc<SrqCore>, Token)>,
     recv_cq: Arc<CqCore>,
     request_cq: Arc<CqCore>,
@@ -165,12 +165,12 @@ impl QpCore {
             max_recv_wr: spec.max_recvs.max(1),
             max_send_sge: spec.max_request_iov.max(1),
             max_recv_sge: spec.max_recv_iov.max(1),
-            max_inline_data: device.settings.inline(device.context.is_iwarp()),
+            max_inline_data: device.settings.inline(device.context.is_iwarp),
         };
         let attributes = ibv::QpAttributes {
             send_cq: queues[1].hw.clone(),
             recv_cq: queues[0].hw.clone(),
-            srq: shared.as_ref().map(|(srq, _)| srq.hw().clone()),
+            srq: shared.as_ref().map(|(srq, _)| srq.hw.clone()),
             caps,
         };
         let hw = ibv::Qp::new(&pd.0, attributes).map_err(|error| {
@@ -252,7 +252,7 @@ impl QpCore {
             recv_cq.lock().table.add_number(core.number(), core);
             srq.completes_on(recv_cq);
             // The shared queue may have been resized between the reservation of capacity and `completes_on`.
-            recv_cq.grow_shared(srq.id(), srq.capacity())?;
+            recv_cq.grow_shared(srq.id, srq.capacity())?;
         }
         self.device.shared_device.add_qp(core.number(), self.me.clone());
         Ok(())
@@ -304,7 +304,7 @@ impl ReservedCapacity {
     fn reserve(cq: &Arc<CqCore>, user: CapacityUser) -> Result<Self> {
         let hw = match &user {
             CapacityUser::Own(count) => cq.reserve(*count)?,
-            CapacityUser::Shared(srq) => cq.reserve_shared(srq.id(), srq.capacity())?,
+            CapacityUser::Shared(srq) => cq.reserve_shared(srq.id, srq.capacity())?,
         };
         Ok(ReservedCapacity { cq: cq.clone(), hw, user })
     }
@@ -314,7 +314,7 @@ impl Drop for ReservedCapacity {
     fn drop(&mut self) {
         match &self.user {
             CapacityUser::Own(count) => self.cq.release(&self.hw, *count),
-            CapacityUser::Shared(srq) => self.cq.release_shared(srq.id()),
+            CapacityUser::Shared(srq) => self.cq.release_shared(srq.id),
         }
     }
 }
@@ -335,10 +335,6 @@ impl QpCore {
         self.send.lock().hw.clone()
     }
 
-    pub(crate) fn reads(&self) -> ReadLimits {
-        self.reads
-    }
-
     /// Whether a high watermark is set on the number of outstanding receives.
     pub(crate) fn counts_recvs(&self) -> bool {
         self.counts_recvs.load(Ordering::Relaxed)
@@ -350,7 +346,7 @@ impl QpCore {
 
     /// Whether the queue pair uses the shared receive queue with this id.
     pub(crate) fn takes_from(&self, srq: usize) -> bool {
-        self.shared.as_ref().is_some_and(|(own, _)| own.id() == srq)
+        self.shared.as_ref().is_some_and(|(own, _)| own.id == srq)
     }
 
     /// Returns the id of the oldest outstanding request, and the handle of its EP. `None` if there is no request, or if

@@ -218,7 +218,7 @@ impl QpCore {
         // With inline data the CPU reads the segments in this call, so their keys are checked here. A request with an
         // invalid key is not sent inline: the device checks the key and fails the request. `allowed` is held until the
         // data were copied, because deregistration waits for it.
-        let may_inline = is_local && bytes <= u64::from(send.hw.max_inline());
+        let may_inline = is_local && bytes <= u64::from(send.hw.max_inline);
         let SendQueue { hw, work, template, hint, .. } = send;
         let allowed = if may_inline && forced_status.is_none() {
             self.device.keys.lock_if_valid(hint, &self.pd.0, wr.segments)

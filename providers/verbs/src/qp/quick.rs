@@ -58,7 +58,7 @@ impl QpCore {
         // The device does not check the key of inline data, which the CPU copies. So the key is checked here.
         // Deregistration waits for this post, because a hazard slot of this thread announces the EP.
         let is_inline = may_inline
-            && segment.length <= u64::from(hw.max_inline())
+            && segment.length <= u64::from(hw.max_inline)
             && self.device.keys.allows_announced(hint, &self.pd.0, segment);
         let signaled = ibv_send_flags::IBV_SEND_SIGNALED;
         let flags = if is_inline { signaled | ibv_send_flags::IBV_SEND_INLINE } else { signaled };

@@ -324,7 +324,7 @@ impl RdmaConnection {
                 device.port
             );
         }
-        let (reads, path) = (core.reads(), device.settings.path);
+        let (reads, path) = (core.reads, device.settings.path);
         let params = ConnParams {
             responder_resources: reads.incoming,
             initiator_depth: reads.outgoing,

@@ -94,7 +94,7 @@ impl RdmaManager {
             me: Weak::clone(me),
             device: Arc::downgrade(device),
             address,
-            is_iwarp: device.context.is_iwarp(),
+            is_iwarp: device.context.is_iwarp,
             channel,
             watch: OnceLock::new(),
             numbers: AtomicUsize::new(1),

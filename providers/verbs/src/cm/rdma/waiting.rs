@@ -35,7 +35,7 @@ impl IncomingRequest for RdmaRequest {
         let (Some(id), Some(device)) = (self.id.take(), self.manager.device.upgrade()) else {
             return Err(Error::Internal);
         };
-        let reads = qp.reads();
+        let reads = qp.reads;
         let params = ConnParams {
             responder_resources: self.params.responder_resources.min(reads.incoming),
             initiator_depth: self.params.initiator_depth.min(reads.outgoing),

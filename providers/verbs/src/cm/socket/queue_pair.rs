@@ -30,7 +30,7 @@ impl CmQueuePair for QpCore {
     }
 
     fn reads_in(&self) -> u8 {
-        self.reads().incoming
+        self.reads.incoming
     }
 
     fn attach(&self, conn: ConnId, link: Arc<dyn CmConnection>) -> Result<()> {
@@ -38,7 +38,7 @@ impl CmQueuePair for QpCore {
     }
 
     fn bring_up(&self, link: &dyn CmConnection, local: &LocalEnd, remote: &RemoteEnd) -> io::Result<bool> {
-        QpCore::bring_up(self, link, &mut local.path(remote, self.reads()))
+        QpCore::bring_up(self, link, &mut local.path(remote, self.reads))
     }
 
     fn established(&self, link: &dyn CmConnection, private_data: &[u8]) {
