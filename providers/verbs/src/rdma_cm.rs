@@ -16,7 +16,7 @@ use rdma_cm_sys::*;
 use rustix::net::SocketAddrAny;
 use rustix::net::addr::{SocketAddrArg, SocketAddrLen};
 
-use crate::ibv::Handle;
+use crate::ibv::{Handle, check_result};
 use crate::qp::state::StateChange;
 
 /// An rdma_cm event channel, which all ids of an IA use.
@@ -155,11 +155,6 @@ impl Drop for CmId {
             );
         }
     }
-}
-
-/// Converts the result of a librdmacm call: 0, or -1 and `errno`.
-fn check_result(result: c_int) -> io::Result<()> {
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 fn milliseconds(time: Duration) -> c_int {

@@ -46,21 +46,16 @@ pub(crate) struct VerbsSettings {
     /// `DAPL_MAX_INLINE`: maximum length of data that are sent inline, 0 to 4,096 bytes. Default: 200, or 64 over
     /// iWARP.
     pub(crate) max_inline: Option<u32>,
-    /// Timeouts of rdma_cm's address and route resolution.
-    pub(crate) resolving: ResolutionTimeouts,
+    /// `DAPL_CM_ARP_TIMEOUT_MS`: limit of one attempt of rdma_cm to resolve an address, 1 to 3,600,000 ms. Default:
+    /// 4,000.
+    pub(crate) address_timeout: Duration,
+    /// `DAPL_CM_ROUTE_TIMEOUT_MS`: limit of one attempt of rdma_cm to resolve a route, 1 to 3,600,000 ms. Default:
+    /// 4,000.
+    pub(crate) route_timeout: Duration,
     /// Path parameters for the managers `socket` and `none`; `rdma` uses some of them.
     pub(crate) path: PathSettings,
     /// The peer assumed by the manager `none`.
     pub(crate) peer: AssumedPeer,
-}
-
-/// Timeouts of rdma_cm's address and route resolution.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct ResolutionTimeouts {
-    /// `DAPL_CM_ARP_TIMEOUT_MS`: limit of one attempt to resolve an address, 1 to 3,600,000 ms. Default: 4,000.
-    pub(crate) address_timeout: Duration,
-    /// `DAPL_CM_ROUTE_TIMEOUT_MS`: limit of one attempt to resolve a route, 1 to 3,600,000 ms. Default: 4,000.
-    pub(crate) route_timeout: Duration,
 }
 
 /// Path parameters of a queue pair without path resolution. The manager `rdma`, which resolves the path, uses only the
@@ -144,6 +139,7 @@ impl VerbsSettings {
         let listener_wait = || env.number_or("DAPL_LISTENER_WAIT_MS", 0..=LONGEST_LISTENER_WAIT_MS, LISTENER_WAIT_MS);
         let manager =
             || env.parsed("DAPL_VERBS_CM", ManagerKind::NAMES, format!("\"{}\"", default.name()), ManagerKind::parse);
+        let resolution_timeout = |name| Duration::from_millis(env.number_or(name, 1..=3_600_000, 4_000).into());
         VerbsSettings {
             object: line.object,
             port: line.port,
@@ -151,19 +147,10 @@ impl VerbsSettings {
             listener_wait: Duration::from_millis(line.listener_wait.unwrap_or_else(listener_wait).into()),
             gid_index: env.number("DAPL_VERBS_GID_INDEX", 0..=65_535, "the index of the GID of the IA's address"),
             max_inline: env.number("DAPL_MAX_INLINE", 0..=4_096, format!("{INLINE} ({INLINE_IWARP} over iWARP)")),
-            resolving: ResolutionTimeouts::from(&env),
+            address_timeout: resolution_timeout("DAPL_CM_ARP_TIMEOUT_MS"),
+            route_timeout: resolution_timeout("DAPL_CM_ROUTE_TIMEOUT_MS"),
             path: PathSettings::from(&env),
             peer: AssumedPeer::from(&env),
-        }
-    }
-}
-
-impl ResolutionTimeouts {
-    fn from(env: &Environment<'_>) -> Self {
-        let time = |name| Duration::from_millis(env.number_or(name, 1..=3_600_000, 4_000).into());
-        ResolutionTimeouts {
-            address_timeout: time("DAPL_CM_ARP_TIMEOUT_MS"),
-            route_timeout: time("DAPL_CM_ROUTE_TIMEOUT_MS"),
         }
     }
 }
@@ -391,7 +378,6 @@ mod tests {
     fn defaults_equal_those_of_the_c_implementation() {
         let settings = with("ib0 0", &[]);
         let four = Duration::from_secs(4);
-        let resolving = ResolutionTimeouts { address_timeout: four, route_timeout: four };
         let path = PathSettings {
             mtu: 1024,
             ack_timer: 16,
@@ -404,7 +390,7 @@ mod tests {
             service_level: 0,
             pkey: None,
         };
-        assert_eq!((settings.resolving, settings.path), (resolving, path));
+        assert_eq!((settings.address_timeout, settings.route_timeout, settings.path), (four, four, path));
         assert_eq!(settings.peer, AssumedPeer { address: None, number: PeerNumber::Offset(0) });
         assert_eq!(settings.gid_index, None);
         assert_eq!((settings.inline(false), settings.inline(true)), (200, 64));
@@ -431,7 +417,7 @@ mod tests {
         ];
         let settings = with("mlx5_0 1", &all);
         assert_eq!((settings.gid_index, settings.inline(false)), (Some(3), 64));
-        let ResolutionTimeouts { address_timeout, route_timeout } = settings.resolving;
+        let (address_timeout, route_timeout) = (settings.address_timeout, settings.route_timeout);
         assert_eq!((address_timeout.as_millis(), route_timeout.as_millis()), (100, 200));
         let path = PathSettings {
             mtu: 4096,

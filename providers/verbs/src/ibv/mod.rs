@@ -26,8 +26,8 @@ pub(crate) use qp::{DeviceSendWr, Qp, QpAttributes, SendWrTemplate};
 pub(crate) use srq::Srq;
 
 /// Converts the result of a verb that returns an error number. Some drivers return it negative, or return -1 and set
-/// `errno`.
-fn check_result(result: c_int) -> io::Result<()> {
+/// `errno`, as all functions of librdmacm do.
+pub(crate) fn check_result(result: c_int) -> io::Result<()> {
     match result {
         0 => Ok(()),
         -1 => Err(io::Error::last_os_error()),

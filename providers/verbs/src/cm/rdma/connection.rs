@@ -255,7 +255,7 @@ impl RdmaConnection {
             return Ok(());
         }
         manager.release(self.number);
-        let resolved = link.id.resolve_address(link.target.peer, device.settings.resolving.address_timeout);
+        let resolved = link.id.resolve_address(link.target.peer, device.settings.address_timeout);
         if let Err(error) = resolved {
             let end = self.setup_failed("cannot resolve the address to repeat the request", &error);
             core.report_end(&*link, end, &[]);
@@ -281,7 +281,7 @@ impl RdmaConnection {
 
     fn resolve_route(&self, device: &Device) -> std::result::Result<(), ConnectionEvent> {
         self.id
-            .resolve_route(device.settings.resolving.route_timeout)
+            .resolve_route(device.settings.route_timeout)
             .map_err(|error| self.setup_failed("cannot start to resolve the route", &error))
     }
 
@@ -306,10 +306,9 @@ impl RdmaConnection {
             );
             return Err(ConnectionEvent::Unreachable);
         }
-        let resolving = device.settings.resolving;
         let started = match which {
-            0 => self.id.resolve_address(self.target.peer, resolving.address_timeout),
-            _ => self.id.resolve_route(resolving.route_timeout),
+            0 => self.id.resolve_address(self.target.peer, device.settings.address_timeout),
+            _ => self.id.resolve_route(device.settings.route_timeout),
         };
         started.map_err(|error| self.setup_failed("cannot repeat the resolution", &error))
     }

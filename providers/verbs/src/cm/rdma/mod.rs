@@ -302,7 +302,6 @@ impl Manager for RdmaManager {
         let number = self.number();
         let failed = |error: io::Error| failure_of_connect(ip, &error);
         let id = self.bound_id(number, ip).map_err(failed)?;
-        let resolving = device.settings.resolving;
         let target = ConnectTarget {
             peer: SocketAddr::new(ip, port_of(spec.qual)),
             private_data: spec.private_data.to_vec(),
@@ -312,7 +311,7 @@ impl Manager for RdmaManager {
         let link = RdmaConnection::new(self, number, Arc::new(id), qp, target, None);
         self.owners.lock().insert(number, EventOwner::Link(link.clone()));
         let started = qp.attach(conn, link.clone()).and_then(|()| {
-            let resolved = link.id.resolve_address(link.target.peer, resolving.address_timeout);
+            let resolved = link.id.resolve_address(link.target.peer, device.settings.address_timeout);
             resolved.map_err(|error| {
                 qp.detach(&*link);
                 failed(error)
