@@ -84,6 +84,22 @@ pub enum End {
     Unreachable,
 }
 
+impl End {
+    /// Converts an event number. Returns `None` if it is not that of an ended connection.
+    fn from_number(number: DAT_EVENT_NUMBER) -> Option<Self> {
+        Some(match number {
+            DAT_CONNECTION_EVENT_DISCONNECTED => Self::Disconnected,
+            DAT_CONNECTION_EVENT_BROKEN => Self::Broken,
+            DAT_CONNECTION_EVENT_PEER_REJECTED => Self::PeerRejected,
+            DAT_CONNECTION_EVENT_NON_PEER_REJECTED => Self::Rejected,
+            DAT_CONNECTION_EVENT_ACCEPT_COMPLETION_ERROR => Self::AcceptFailed,
+            DAT_CONNECTION_EVENT_TIMED_OUT => Self::TimedOut,
+            DAT_CONNECTION_EVENT_UNREACHABLE => Self::Unreachable,
+            _ => return None,
+        })
+    }
+}
+
 /// A completed transfer and its buffers.
 #[derive(Debug)]
 pub struct Completion {
@@ -277,10 +293,20 @@ impl Evd {
                 let id = BindId(unsafe { data.user_cookie.as_64 });
                 Some(Event::Bound { id, result: TransferError::from_status(data.status).map_or(Ok(()), Err) })
             }
+            DAT_CONNECTION_EVENT_ESTABLISHED => {
+                // SAFETY: the event number selects this member.
+                let data = unsafe { data.connect_event_data };
+                // The reference keeps the endpoint alive while its private data are copied.
+                let ep = self.inner.ia.ep(data.ep_handle)?;
+                // SAFETY: `ep` keeps the private data of its connection alive.
+                let private_data = unsafe { copied(data.private_data_size, data.private_data) };
+                Some(Event::Established { ep: ep.id, private_data })
+            }
             number => {
-                // SAFETY: a connection event number selects this union member.
-                let event = unsafe { self.connection(number, &data.connect_event_data) };
-                event.unwrap_or(Some(Event::Other(number)))
+                let Some(why) = End::from_number(number) else { return Some(Event::Other(number)) };
+                // SAFETY: the number of a connection event selects this member.
+                let ep = self.inner.ia.ep(unsafe { data.connect_event_data.ep_handle })?;
+                Some(Event::Ended { ep: ep.id, why })
             }
         }
     }
@@ -302,36 +328,6 @@ impl Evd {
             Some(error) => Err(error),
         };
         Some(Completion { id, op, ep: ep.id, buffer: first, more, earlier, result })
-    }
-
-    /// Converts a connection event. Returns `None` if `number` is not that of a connection event, and `Some(None)` if
-    /// the endpoint was dropped.
-    ///
-    /// # Safety
-    /// If `number` is that of a connection event, `data` is its connection data.
-    unsafe fn connection(&self, number: DAT_EVENT_NUMBER, data: &DAT_CONNECTION_EVENT_DATA) -> Option<Option<Event>> {
-        let end = match number {
-            DAT_CONNECTION_EVENT_ESTABLISHED => None,
-            DAT_CONNECTION_EVENT_DISCONNECTED => Some(End::Disconnected),
-            DAT_CONNECTION_EVENT_BROKEN => Some(End::Broken),
-            DAT_CONNECTION_EVENT_PEER_REJECTED => Some(End::PeerRejected),
-            DAT_CONNECTION_EVENT_NON_PEER_REJECTED => Some(End::Rejected),
-            DAT_CONNECTION_EVENT_ACCEPT_COMPLETION_ERROR => Some(End::AcceptFailed),
-            DAT_CONNECTION_EVENT_TIMED_OUT => Some(End::TimedOut),
-            DAT_CONNECTION_EVENT_UNREACHABLE => Some(End::Unreachable),
-            _ => return None,
-        };
-        // The reference keeps the endpoint alive while its private data are copied.
-        let Some(ep) = self.inner.ia.ep(data.ep_handle) else { return Some(None) };
-        Some(Some(match end {
-            Some(why) => Event::Ended { ep: ep.id, why },
-            None => {
-                // SAFETY: the caller guarantees that `data` is that of a connection event, and the reference `ep` keeps
-                // its private data alive.
-                let private_data = unsafe { copied(data.private_data_size, data.private_data) };
-                Event::Established { ep: ep.id, private_data }
-            }
-        }))
     }
 }
 
