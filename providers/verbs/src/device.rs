@@ -18,7 +18,7 @@ use dapl_software::shared_names::SharedNames;
 use parking_lot::Mutex;
 
 use crate::Verbs;
-use crate::engine::{AwaitedEvents, Engine, EventHandler, WatchedDescriptor};
+use crate::engine::{Engine, EventHandler, READ, WatchedDescriptor};
 use crate::find::OpenedDevice;
 use crate::ibv::{AsyncEvent, CompletionChannel, Context, Gid, PortEvent, QpEvent, SrqEvent};
 use crate::memory::keys::LocalKeys;
@@ -114,9 +114,10 @@ impl Device {
             watches: OnceLock::new(),
         });
         let (completions, asynchronous) = (&Arc::downgrade(&device.completions), &Arc::downgrade(&device.asynchronous));
-        let watched = device.engine.watch(device.channel.fd(), AwaitedEvents::Read, completions).and_then(|first| {
-            Ok([first, device.engine.watch(device.context.events(), AwaitedEvents::Read, asynchronous)?])
-        });
+        let watched = device
+            .engine
+            .watch(device.channel.fd(), READ, completions)
+            .and_then(|first| Ok([first, device.engine.watch(device.context.events(), READ, asynchronous)?]));
         let _ = device.watches.set(watched.map_err(|error| failed("wait for events of the device", error))?);
         Ok(device)
     }

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use dapl_software::engine::queue::EngineQueue;
 use parking_lot::Mutex;
+use rustix::event::epoll::EventFlags;
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 
 /// Maximum number of events fetched by one `epoll_wait`.
@@ -31,21 +32,10 @@ pub(crate) trait EventHandler: Send + Sync {
     }
 }
 
-/// Events awaited on a descriptor, level-triggered.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum AwaitedEvents {
-    Read,
-    ReadWrite,
-}
-
-impl AwaitedEvents {
-    fn flags(self) -> epoll::EventFlags {
-        match self {
-            AwaitedEvents::Read => epoll::EventFlags::IN | epoll::EventFlags::RDHUP,
-            AwaitedEvents::ReadWrite => epoll::EventFlags::IN | epoll::EventFlags::OUT | epoll::EventFlags::RDHUP,
-        }
-    }
-}
+/// Events of a descriptor, level-triggered: it is readable, or its peer has closed it.
+pub(crate) const READ: EventFlags = EventFlags::IN.union(EventFlags::RDHUP);
+/// As [`READ`]; also: it is writable.
+pub(crate) const READ_WRITE: EventFlags = READ.union(EventFlags::OUT);
 
 type Job = Box<dyn FnOnce() + Send>;
 /// A scheduled call of `EventHandler::expired`: the handler, and the tag.
@@ -71,9 +61,9 @@ pub(crate) struct WatchedDescriptor {
 
 impl WatchedDescriptor {
     /// Changes the awaited events.
-    pub(crate) fn change(&self, fd: BorrowedFd<'_>, interest: AwaitedEvents) -> io::Result<()> {
+    pub(crate) fn change(&self, fd: BorrowedFd<'_>, interest: EventFlags) -> io::Result<()> {
         let data = epoll::EventData::new_u64(self.key);
-        Ok(epoll::modify(&self.engine.epoll, fd, data, interest.flags())?)
+        Ok(epoll::modify(&self.engine.epoll, fd, data, interest)?)
     }
 
     /// Removes the descriptor, which is still open, from the epoll set.
@@ -94,7 +84,7 @@ impl Engine {
     pub(crate) fn new() -> io::Result<Arc<Self>> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let jobs = EngineQueue::with_eventfd(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-        epoll::add(&epoll, &jobs, epoll::EventData::new_u64(JOBS), epoll::EventFlags::IN)?;
+        epoll::add(&epoll, &jobs, epoll::EventData::new_u64(JOBS), EventFlags::IN)?;
         Ok(Arc::new(Engine {
             epoll,
             stopping: AtomicBool::new(false),
@@ -110,13 +100,13 @@ impl Engine {
     pub(crate) fn watch(
         self: &Arc<Self>,
         fd: BorrowedFd<'_>,
-        interest: AwaitedEvents,
+        interest: EventFlags,
         source: &Weak<impl EventHandler + 'static>,
     ) -> io::Result<WatchedDescriptor> {
         let key = self.keys.fetch_add(1, Ordering::Relaxed);
         self.sources.lock().insert(key, source.clone());
         let watch = WatchedDescriptor { engine: self.clone(), key };
-        epoll::add(&self.epoll, fd, epoll::EventData::new_u64(key), interest.flags())?;
+        epoll::add(&self.epoll, fd, epoll::EventData::new_u64(key), interest)?;
         Ok(watch)
     }
 

@@ -31,7 +31,7 @@ use self::connection::{ConnectTarget, RdmaConnection};
 use self::waiting::RdmaRequest;
 use super::{ListenGuard, Manager, request};
 use crate::device::Device;
-use crate::engine::{AwaitedEvents, EventHandler, WatchedDescriptor};
+use crate::engine::{EventHandler, READ, WatchedDescriptor};
 use crate::qp::QpCore;
 use crate::rdma_cm::{CmEvent, CmId, EventChannel};
 use dapl_software::listener_retry::Retry;
@@ -102,7 +102,7 @@ impl RdmaManager {
             parked: Mutex::default(),
             released: Condvar::new(),
         });
-        let watch = device.engine.watch(manager.channel.fd(), AwaitedEvents::Read, &manager.me);
+        let watch = device.engine.watch(manager.channel.fd(), READ, &manager.me);
         let _ = manager.watch.set(watch.map_err(|error| failed("cannot wait for rdma_cm events", error))?);
         Ok(manager)
     }

@@ -14,6 +14,7 @@ use crate::cm::name_service::Gid;
 use dapl::error::{Error, Result};
 use dapl::provider::{ConnId, ConnectionEvent};
 use parking_lot::Mutex;
+use rustix::event::epoll::EventFlags;
 
 use super::path::{LocalEnd, RemoteEnd};
 use super::protocol::{Protocol, ProtocolEvent};
@@ -21,7 +22,7 @@ use super::queue_pair::CmQueuePair;
 use super::tcp;
 use super::wire::{self, ConnectParams};
 use super::{SocketContext, TcpListening};
-use crate::engine::{AwaitedEvents, EventHandler, WatchedDescriptor};
+use crate::engine::{EventHandler, READ, READ_WRITE, WatchedDescriptor};
 use crate::qp::CmConnection;
 
 /// A connection over a TCP socket: at first an attempt of this IA to connect, or a request of a peer.
@@ -40,7 +41,7 @@ struct ConnectionState {
     protocol: Protocol,
     stream: Option<TcpStream>,
     watch: Option<WatchedDescriptor>,
-    interest: AwaitedEvents,
+    interest: EventFlags,
     /// Number of the deadline that was scheduled last.
     turn: Option<u64>,
     /// The peer's parameters; `None` before they have arrived.
@@ -67,7 +68,7 @@ impl SocketConnection {
                 protocol,
                 stream: Some(stream),
                 watch: None,
-                interest: AwaitedEvents::Read,
+                interest: READ,
                 turn: None,
                 params: None,
                 private_data: Vec::new(),
@@ -141,7 +142,7 @@ impl SocketConnection {
         let failed = {
             let mut inner = self.inner.lock();
             let Some(stream) = &inner.stream else { return };
-            let interest = if inner.protocol.is_connecting() { AwaitedEvents::ReadWrite } else { AwaitedEvents::Read };
+            let interest = if inner.protocol.is_connecting() { READ_WRITE } else { READ };
             match self.context.engine.watch(stream.as_fd(), interest, &self.me) {
                 Ok(watch) => {
                     (inner.watch, inner.interest) = (Some(watch), interest);
@@ -404,7 +405,7 @@ impl ConnectionState {
     fn update_awaited_events(&mut self) {
         let (Some(stream), Some(watch)) = (&self.stream, &self.watch) else { return };
         let busy = self.protocol.is_connecting() || !self.protocol.outbox().is_empty();
-        let interest = if busy { AwaitedEvents::ReadWrite } else { AwaitedEvents::Read };
+        let interest = if busy { READ_WRITE } else { READ };
         if interest != self.interest && watch.change(stream.as_fd(), interest).is_ok() {
             self.interest = interest;
         }

@@ -41,7 +41,7 @@ use parking_lot::Mutex;
 
 use super::{IncomingRequest, ListenGuard, Manager, request};
 use crate::device::Device;
-use crate::engine::{AwaitedEvents, Engine, EventHandler, WatchedDescriptor};
+use crate::engine::{Engine, EventHandler, READ, WatchedDescriptor};
 use crate::qp::{CmConnection, QpCore};
 use connection::SocketConnection;
 use gid_lookup::GidLookup;
@@ -219,7 +219,7 @@ impl TcpListening {
     fn watch(&self) -> io::Result<()> {
         let mut socket = self.socket.lock();
         if let Some(listener) = &socket.listener {
-            socket.watch = Some(self.context.engine.watch(listener.as_fd(), AwaitedEvents::Read, &self.me)?);
+            socket.watch = Some(self.context.engine.watch(listener.as_fd(), READ, &self.me)?);
         }
         Ok(())
     }
