@@ -137,28 +137,25 @@ fn resolve(name: &str) -> io::Result<Vec<IpAddr>> {
 fn parse(text: &[u8], resolve: impl Fn(&str) -> io::Result<Vec<IpAddr>>) -> (Gids, Vec<String>) {
     let (mut gids, mut errors) = (Gids::default(), Vec::new());
     for (number, line) in text.split(|byte| *byte == b'\n').enumerate() {
-        let mut add_error = |error: String| errors.push(format!("{}: {error}", number + 1));
-        let Ok(line) = std::str::from_utf8(line) else {
-            add_error("not text".into());
-            continue;
-        };
-        let (name, gid) = match record(line) {
-            Ok(None) => continue,
-            Ok(Some(record)) => record,
-            Err(error) => {
-                add_error(error);
-                continue;
-            }
-        };
-        match resolve(name) {
-            Ok(addresses) if addresses.is_empty() => add_error(format!("\"{}\" has no address", escape(name))),
-            Ok(addresses) => addresses.into_iter().for_each(|address| {
-                gids.entry(address.to_canonical()).or_insert(gid);
-            }),
-            Err(error) => add_error(format!("\"{}\" cannot be resolved: {error}", escape(name))),
+        if let Err(error) = add_line(&mut gids, line, &resolve) {
+            errors.push(format!("{}: {error}", number + 1));
         }
     }
     (gids, errors)
+}
+
+/// Adds the addresses of one line.
+fn add_line(gids: &mut Gids, line: &[u8], resolve: impl Fn(&str) -> io::Result<Vec<IpAddr>>) -> Result<(), String> {
+    let line = std::str::from_utf8(line).map_err(|_| "not text")?;
+    let Some((name, gid)) = record(line)? else { return Ok(()) };
+    let addresses = resolve(name).map_err(|error| format!("\"{}\" cannot be resolved: {error}", escape(name)))?;
+    if addresses.is_empty() {
+        return Err(format!("\"{}\" has no address", escape(name)));
+    }
+    for address in addresses {
+        gids.entry(address.to_canonical()).or_insert(gid);
+    }
+    Ok(())
 }
 
 fn find(gids: &Gids, address: IpAddr) -> Option<Gid> {
