@@ -244,7 +244,7 @@ impl RdmaConnection {
         device: &Device,
         core: &Arc<QpCore>,
         target: ConnectTarget,
-    ) -> std::result::Result<(), ConnectionEvent> {
+    ) -> Result<(), ConnectionEvent> {
         let number = manager.number();
         let id = manager.bound_id(number, self.target.peer.ip());
         let id = id.map_err(|error| self.setup_failed("cannot create an rdma_cm id to repeat the request", &error))?;
@@ -279,7 +279,7 @@ impl RdmaConnection {
         }
     }
 
-    fn resolve_route(&self, device: &Device) -> std::result::Result<(), ConnectionEvent> {
+    fn resolve_route(&self, device: &Device) -> Result<(), ConnectionEvent> {
         self.id
             .resolve_route(device.settings.route_timeout)
             .map_err(|error| self.setup_failed("cannot start to resolve the route", &error))
@@ -287,12 +287,7 @@ impl RdmaConnection {
 
     /// Handles a failed resolution of the address (`which` 0) or route (`which` 1). Repeats the resolution if it has
     /// timed out and attempts remain.
-    fn retry_resolution(
-        &self,
-        device: &Device,
-        event: &CmEvent,
-        which: usize,
-    ) -> std::result::Result<(), ConnectionEvent> {
+    fn retry_resolution(&self, device: &Device, event: &CmEvent, which: usize) -> Result<(), ConnectionEvent> {
         let remaining = self.tries[which].load(Ordering::Relaxed).saturating_sub(1);
         self.tries[which].store(remaining, Ordering::Relaxed);
         if event.status != -libc::ETIMEDOUT || remaining == 0 {
@@ -313,7 +308,7 @@ impl RdmaConnection {
         started.map_err(|error| self.setup_failed("cannot repeat the resolution", &error))
     }
 
-    fn request(&self, device: &Device, core: &QpCore) -> std::result::Result<(), ConnectionEvent> {
+    fn request(&self, device: &Device, core: &QpCore) -> Result<(), ConnectionEvent> {
         if self.id.port() != device.port {
             log::warn!(
                 "{}: the route to {} uses port {} of the device, but the IA uses port {}; check the routes of this host (ip route)",
@@ -341,7 +336,7 @@ impl RdmaConnection {
     }
 
     /// Handles the peer's accept: brings the queue pair to RTS, and sends the confirmation.
-    fn confirm(&self, device: &Device, core: &QpCore, event: &CmEvent) -> std::result::Result<(), ConnectionEvent> {
+    fn confirm(&self, device: &Device, core: &QpCore, event: &CmEvent) -> Result<(), ConnectionEvent> {
         let brought_up = path_of(&self.id, device, None).and_then(|mut path| core.bring_up(self, &mut path));
         match brought_up.and_then(|is_current| if is_current { self.id.establish() } else { Ok(()) }) {
             Ok(()) => {
