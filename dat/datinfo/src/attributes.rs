@@ -1,6 +1,6 @@
 //! The attribute records of an adapter and its provider as names, values and units, in the order of the ABI.
 //!
-//! `probe` uses this module in the child process. Pure.
+//! `probe` uses this module in the child process. It does no I/O.
 #![forbid(unsafe_code)]
 
 use dat_abi::{DAT_IA_ATTR, DAT_MEM_TYPE_LMR, DAT_MEM_TYPE_SHARED_VIRTUAL, DAT_MEM_TYPE_VIRTUAL, DAT_PROVIDER_ATTR};

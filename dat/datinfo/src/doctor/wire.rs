@@ -1,5 +1,5 @@
 //! Datagrams between `datinfo doctor` on two hosts, in addition to the probes of `path`: a request for the version,
-//! kernel release and socket buffer limits of the other host, and the answer. Pure.
+//! kernel release and socket buffer limits of the other host, and the answer. It does no I/O.
 //!
 //! `pair` sends the requests; `serve` answers with [`answer`]. Malformed requests get no answer, and an answer is not a
 //! valid request, so two servers cannot answer each other endlessly. An answer is never longer than its request, so

@@ -1,6 +1,6 @@
 //! `datinfo add`, `remove` and `set-default`: change entries of a dat.conf.
 //!
-//! `text` changes single lines (pure); `file` locks and replaces the file. Each changed line is printed; a dry run
+//! `text` changes single lines in memory; `file` locks and replaces the file. Each changed line is printed; a dry run
 //! prints the same and writes nothing.
 #![forbid(unsafe_code)]
 

@@ -1,6 +1,6 @@
 //! The text of a dat.conf. Edits change single lines; comments, order, blanks and unknown lines are preserved.
 //!
-//! Pure. The grammar is that of libdat (dat.conf(5)); a test compares the results of both parsers.
+//! The grammar is that of libdat (dat.conf(5)); a test compares the results of both parsers. This module does no I/O.
 #![forbid(unsafe_code)]
 
 use std::ops::Range;

@@ -1,8 +1,8 @@
 //! Counters for monitoring systems, in the text format of OpenMetrics 1.0.
 //!
-//! Pure. A value that only grows becomes a counter, a level becomes a gauge. The values of one name form a family for
+//! A value that only grows becomes a counter, a level becomes a gauge. The values of one name form a family for
 //! adapters and one for endpoints, with a sample per object. Endpoints have samples on request only: endpoints are
-//! short-lived, and a monitoring system stores every label set permanently.
+//! short-lived, and a monitoring system stores every label set permanently. This module does no I/O.
 //!
 //! The queried processes supply names and label values; the text is valid whatever they contain. A duplicate sample is
 //! omitted. So is a counter whose family consists of gauges, and a gauge whose family consists of counters.

@@ -1,6 +1,7 @@
 //! Changes per second since the previous sample.
 //!
-//! Pure. A counter that has decreased belongs to a new process or object with the same identity; it has no rate.
+//! A counter that has decreased belongs to a new process or object with the same identity; it has no rate. This module
+//! does no I/O.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;

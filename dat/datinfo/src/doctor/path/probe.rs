@@ -1,4 +1,4 @@
-//! Encodes probes and their answers. Pure.
+//! Encodes and checks probes and their answers, without I/O.
 //!
 //! A probe has the header of a usnic packet (`daplusnic::proto::wire`) with connection id 0. The token field of the
 //! header contains a number that the sender has chosen. A usnic listener (`daplusnic::proto::echo`) and `datinfo doctor
