@@ -38,6 +38,14 @@ pub union ibv_gid {
     pub global: ibv_gid_global,
 }
 
+impl ibv_gid {
+    /// Returns the bytes of the GID.
+    pub fn raw(&self) -> [u8; 16] {
+        // SAFETY: every member of the union has 16 initialised bytes.
+        unsafe { self.raw }
+    }
+}
+
 /// The function table of a device driver. `None` for functions that the driver does not have.
 #[repr(C)]
 #[derive(Clone, Copy)]

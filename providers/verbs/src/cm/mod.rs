@@ -1,8 +1,8 @@
 //! Connection managers: each connects two queue pairs by its own protocol.
 //!
 //! A connection manager handles addresses and messages; a queue pair handles its states. A queue pair with a connection
-//! or attempt refers to a [`CmConnection`]. The manager calls [`QpCore::bring_up`] when the peer's parameters are
-//! known. On the engine thread, it calls [`QpCore::established`] and [`QpCore::report_end`]. The consumer may end the
+//! or attempt refers to a [`CmConnection`]. The manager calls `CmQueuePair::bring_up` when the peer's parameters are
+//! known. On the engine thread, it calls `established` and `report_end` of the queue pair. The consumer may end the
 //! connection at any time; later calls of the manager for this connection have no effect. Only [`Manager::close`] may
 //! wait.
 #![forbid(unsafe_code)]

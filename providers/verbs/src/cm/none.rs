@@ -30,12 +30,12 @@ use dapl::provider::{ConnId, ConnectSpec, ConnectionEvent, PeerAddress, RequestI
 use dapl::runtime::handle::ObjectId;
 use parking_lot::Mutex;
 
+use super::socket::SocketContext;
 use super::socket::path::{LocalEnd, RemoteEnd};
-use super::socket::{CmQueuePair, SocketContext};
 use super::{IncomingRequest, ListenGuard, Manager};
 use crate::device::Device;
 use crate::engine::EventHandler;
-use crate::qp::{CmConnection, QpCore};
+use crate::qp::{CmConnection, CmQueuePair, QpCore};
 use crate::settings::{AssumedPeer, PeerNumber};
 
 /// Delay between a rejected request and the next one. Without it, a consumer that rejects all requests would cause a
@@ -232,7 +232,7 @@ impl AssumedConnection {
         let remote =
             RemoteEnd { lid: local.lid, number: assumed_number(pair.number(), self.number), gid, limits: None };
         log::info!("queue pair {:#x}: the assumed peer is {remote}", pair.number());
-        match pair.bring_up(self, local, &remote) {
+        match pair.bring_up(self, &mut local.path(&remote, pair.reads())) {
             Ok(true) => pair.established(self, &[]),
             Ok(false) => {}
             Err(error) => {

@@ -166,9 +166,7 @@ impl From<&ibv_gid_entry> for Gid {
             IBV_GID_TYPE_ROCE_V2 => GidKind::RoceV2,
             _ => GidKind::Ib,
         };
-        // SAFETY: every member of the union has 16 initialised bytes.
-        let raw = unsafe { entry.gid.raw };
-        Gid { index: entry.gid_index, raw, kind, netdev: interface_name(entry.ndev_ifindex) }
+        Gid { index: entry.gid_index, raw: entry.gid.raw(), kind, netdev: interface_name(entry.ndev_ifindex) }
     }
 }
 

@@ -5,6 +5,7 @@
 //! effect.
 #![forbid(unsafe_code)]
 
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -14,16 +15,23 @@ use dapl::provider::{ConnId, ConnectionEvent, Status};
 use ibverbs_sys::ibv_qp_attr_mask;
 use parking_lot::MutexGuard;
 
-use super::{CmConnection, CurrentConnection, PostPhase, QpCore, flushed};
+use super::{CmConnection, CmQueuePair, CurrentConnection, PostPhase, QpCore, ReadLimits, flushed};
 use crate::engine::EventHandler;
 use crate::qp::state::{self, PathToRts, StateChange};
 
 /// First and longest interval between the engine's checks whether all requests of a draining connection are complete.
 const DRAIN: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(20)];
 
-impl QpCore {
-    /// Starts an attempt. Errors: `Internal` if the queue pair has a connection or attempt.
-    pub(crate) fn attach(&self, conn: ConnId, link: Arc<dyn CmConnection>) -> Result<()> {
+impl CmQueuePair for QpCore {
+    fn number(&self) -> u32 {
+        QpCore::number(self)
+    }
+
+    fn reads(&self) -> ReadLimits {
+        self.reads
+    }
+
+    fn attach(&self, conn: ConnId, link: Arc<dyn CmConnection>) -> Result<()> {
         let mut place = self.link.lock();
         if place.is_some() {
             return Err(Error::Internal);
@@ -33,6 +41,56 @@ impl QpCore {
         Ok(())
     }
 
+    fn bring_up(&self, link: &dyn CmConnection, path: &mut PathToRts) -> io::Result<bool> {
+        let place = self.link.lock();
+        if !place.as_ref().is_some_and(|attached| attached.is_current_link(link)) {
+            return Ok(false);
+        }
+        for cq in [&self.recv_cq, &self.request_cq] {
+            cq.arm_for_connection().map_err(|_| io::Error::from_raw_os_error(libc::EIO))?;
+        }
+        let hw = self.hw();
+        for change in path.init.iter_mut().chain([&mut path.to_receive, &mut path.to_send]) {
+            hw.modify(&mut change.attributes, change.mask)?;
+        }
+        let StateChange { attributes, mask } = &path.to_send;
+        // If the connection manager does not limit the outstanding reads, the device uses its default.
+        let is_limited = mask & ibv_qp_attr_mask::IBV_QP_MAX_QP_RD_ATOMIC != 0;
+        let mut send = self.send.lock();
+        send.reads = if is_limited { attributes.max_rd_atomic } else { u8::MAX };
+        send.is_rts = true;
+        Ok(true)
+    }
+
+    fn established(&self, link: &dyn CmConnection, private_data: &[u8]) {
+        let Some(conn) = self.open_requests(link) else { return };
+        self.device.sink.event(conn, ConnectionEvent::Established, private_data);
+        self.open_recvs(link);
+        self.recv_cq.schedule_check();
+        self.request_cq.schedule_check();
+    }
+
+    fn report_end(&self, link: &dyn CmConnection, mut event: ConnectionEvent, private_data: &[u8]) {
+        let mut place = self.link.lock();
+        if !place.as_ref().is_some_and(|attached| attached.is_current_link(link)) {
+            return;
+        }
+        if event == ConnectionEvent::Disconnected {
+            // A transfer may have failed, and the peer may have disconnected before this process has polled the
+            // failure.
+            self.take_completions();
+            if self.failed.load(Ordering::Acquire) {
+                event = ConnectionEvent::Broken;
+            }
+        }
+        if let Some(conn) = self.end(&mut place) {
+            drop(place);
+            self.device.sink.event(conn, event, private_data);
+        }
+    }
+}
+
+impl QpCore {
     /// Undoes `attach`, if `link` is still the current attempt.
     pub(crate) fn detach(&self, link: &dyn CmConnection) {
         let mut place = self.link.lock();
@@ -54,39 +112,6 @@ impl QpCore {
     /// Whether `link` is the current connection or attempt.
     pub(crate) fn is_current(&self, link: &dyn CmConnection) -> bool {
         self.link.lock().as_ref().is_some_and(|attached| attached.is_current_link(link))
-    }
-
-    /// Brings the queue pair to RTS. Returns `Ok(false)` without a change if `link` is not the current attempt.
-    ///
-    /// Errors: the device does not accept the path, or a completion queue cannot be armed. The attempt stays attached.
-    pub(crate) fn bring_up(&self, link: &dyn CmConnection, path: &mut PathToRts) -> std::io::Result<bool> {
-        let place = self.link.lock();
-        if !place.as_ref().is_some_and(|attached| attached.is_current_link(link)) {
-            return Ok(false);
-        }
-        for cq in [&self.recv_cq, &self.request_cq] {
-            cq.arm_for_connection().map_err(|_| std::io::Error::from_raw_os_error(libc::EIO))?;
-        }
-        let hw = self.hw();
-        for change in path.init.iter_mut().chain([&mut path.to_receive, &mut path.to_send]) {
-            hw.modify(&mut change.attributes, change.mask)?;
-        }
-        let StateChange { attributes, mask } = &path.to_send;
-        // If the connection manager does not limit the outstanding reads, the device uses its default.
-        let is_limited = mask & ibv_qp_attr_mask::IBV_QP_MAX_QP_RD_ATOMIC != 0;
-        let mut send = self.send.lock();
-        send.reads = if is_limited { attributes.max_rd_atomic } else { u8::MAX };
-        send.is_rts = true;
-        Ok(true)
-    }
-
-    /// Reports that the connection is established. Called by the engine thread only.
-    pub(crate) fn established(&self, link: &dyn CmConnection, private_data: &[u8]) {
-        let Some(conn) = self.open_requests(link) else { return };
-        self.device.sink.event(conn, ConnectionEvent::Established, private_data);
-        self.open_recvs(link);
-        self.recv_cq.schedule_check();
-        self.request_cq.schedule_check();
     }
 
     /// Posts the queued requests to the device. Called before the consumer is notified, so that posts after the
@@ -124,27 +149,6 @@ impl QpCore {
         let count = recv.work.len();
         if recv.high.check(count).hard {
             self.fail();
-        }
-    }
-
-    /// Ends the attempt or connection, and reports `event` to the consumer. `private_data`: the data of a peer that has
-    /// rejected the request; empty for all other events. Called by the engine thread only.
-    pub(crate) fn report_end(&self, link: &dyn CmConnection, mut event: ConnectionEvent, private_data: &[u8]) {
-        let mut place = self.link.lock();
-        if !place.as_ref().is_some_and(|attached| attached.is_current_link(link)) {
-            return;
-        }
-        if event == ConnectionEvent::Disconnected {
-            // A transfer may have failed, and the peer may have disconnected before this process has polled the
-            // failure.
-            self.take_completions();
-            if self.failed.load(Ordering::Acquire) {
-                event = ConnectionEvent::Broken;
-            }
-        }
-        if let Some(conn) = self.end(&mut place) {
-            drop(place);
-            self.device.sink.event(conn, event, private_data);
         }
     }
 

@@ -22,11 +22,14 @@ pub(crate) mod state;
 pub(crate) mod work;
 
 use std::collections::VecDeque;
+use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use dapl::error::{Error, Resource, Result};
-use dapl::provider::{Completion, ConnId, Outstanding, QpSpec, SharedRecvs, Status, Token, Work as WorkKind};
+use dapl::provider::{
+    Completion, ConnId, ConnectionEvent, Outstanding, QpSpec, SharedRecvs, Status, Token, Work as WorkKind,
+};
 use dapl::runtime::handle::ObjectId;
 use dapl::stats::watermark::HighWatermark;
 use ibverbs_sys::ibv_qp_cap;
@@ -36,6 +39,7 @@ use crate::cq::{CqCore, QueueSide};
 use crate::device::Device;
 use crate::memory::keys::KeyHint;
 use crate::memory::{Pd, PendingBind};
+use crate::qp::state::PathToRts;
 use crate::qp::work::InFlightWork;
 use crate::shared_device::{EventTarget, ObjectEvent};
 use crate::srq::SrqCore;
@@ -51,7 +55,7 @@ pub(crate) struct QpCore {
     ep: ObjectId,
     max_recvs: u32,
     max_requests: u32,
-    pub(crate) reads: ReadLimits,
+    reads: ReadLimits,
     shared: Option<(Arc<SrqCore>, Token)>,
     recv_cq: Arc<CqCore>,
     request_cq: Arc<CqCore>,
@@ -78,6 +82,25 @@ pub(crate) struct ReadLimits {
     pub(crate) incoming: u8,
     /// Reads by the local queue pair.
     pub(crate) outgoing: u8,
+}
+
+/// The functions of [`QpCore`] that all connection managers call. A trait, because the tests of the connection managers
+/// run without an RDMA device, and a queue pair cannot be created without one.
+pub(crate) trait CmQueuePair: Send + Sync {
+    /// Number of the device's queue pair.
+    fn number(&self) -> u32;
+    fn reads(&self) -> ReadLimits;
+    /// Starts an attempt. Errors: `Internal` if the queue pair has a connection or attempt.
+    fn attach(&self, conn: ConnId, link: Arc<dyn CmConnection>) -> Result<()>;
+    /// Brings the queue pair to RTS. Returns `Ok(false)` without a change if `link` is not the current attempt.
+    ///
+    /// Errors: the device does not accept the path, or a completion queue cannot be armed. The attempt stays attached.
+    fn bring_up(&self, link: &dyn CmConnection, path: &mut PathToRts) -> io::Result<bool>;
+    /// Reports that the connection is established. Called by the engine thread only.
+    fn established(&self, link: &dyn CmConnection, private_data: &[u8]);
+    /// Ends the attempt or connection, and reports `event` to the consumer. `private_data`: the data of a peer that has
+    /// rejected the request; empty for all other events. Called by the engine thread only.
+    fn report_end(&self, link: &dyn CmConnection, event: ConnectionEvent, private_data: &[u8]);
 }
 
 /// The connection manager's part of a connection or attempt, to which a queue pair refers.

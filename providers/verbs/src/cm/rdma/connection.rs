@@ -21,7 +21,7 @@ use super::waiting::REJECTION;
 use super::{EventOwner, RdmaManager, is_end};
 use crate::device::Device;
 use crate::qp::state::PathToRts;
-use crate::qp::{CmConnection, QpCore};
+use crate::qp::{CmConnection, CmQueuePair, QpCore};
 use crate::rdma_cm::{CmEvent, CmId, ConnParams};
 use dapl_software::listener_retry::Retry;
 
@@ -318,7 +318,7 @@ impl RdmaConnection {
                 device.port
             );
         }
-        let (reads, path) = (core.reads, device.settings.path);
+        let (reads, path) = (core.reads(), device.settings.path);
         let params = ConnParams {
             responder_resources: reads.incoming,
             initiator_depth: reads.outgoing,

@@ -32,7 +32,7 @@ use self::waiting::RdmaRequest;
 use super::{ListenGuard, Manager, request};
 use crate::device::Device;
 use crate::engine::{EventHandler, READ, WatchedDescriptor};
-use crate::qp::QpCore;
+use crate::qp::{CmQueuePair, QpCore};
 use crate::rdma_cm::{CmEvent, CmId, EventChannel};
 use dapl_software::listener_retry::Retry;
 

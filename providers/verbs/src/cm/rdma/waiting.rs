@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use super::connection::{ConnectTarget, RdmaConnection};
 use super::{EventOwner, RdmaManager};
 use crate::cm::IncomingRequest;
-use crate::qp::QpCore;
+use crate::qp::{CmQueuePair, QpCore};
 use crate::rdma_cm::{CmId, ConnParams};
 use dapl_software::listener_retry::Retry;
 
@@ -35,7 +35,7 @@ impl IncomingRequest for RdmaRequest {
         let (Some(id), Some(device)) = (self.id.take(), self.manager.device.upgrade()) else {
             return Err(Error::Internal);
         };
-        let reads = qp.reads;
+        let reads = qp.reads();
         let params = ConnParams {
             responder_resources: self.params.responder_resources.min(reads.incoming),
             initiator_depth: self.params.initiator_depth.min(reads.outgoing),

@@ -18,12 +18,11 @@ use rustix::event::epoll::EventFlags;
 
 use super::path::{LocalEnd, RemoteEnd};
 use super::protocol::{Protocol, ProtocolEvent};
-use super::queue_pair::CmQueuePair;
 use super::tcp;
 use super::wire::{self, ConnectParams};
 use super::{SocketContext, TcpListening};
 use crate::engine::{EventHandler, READ, READ_WRITE, WatchedDescriptor};
-use crate::qp::CmConnection;
+use crate::qp::{CmConnection, CmQueuePair};
 
 /// A connection over a TCP socket: at first an attempt of this IA to connect, or a request of a peer.
 pub(super) struct SocketConnection {
@@ -304,7 +303,7 @@ impl SocketConnection {
     fn bring_up(&self, local: &LocalEnd, params: &ConnectParams) {
         let Some(local) = &self.local_end(local, &params.gid) else { return self.fail() };
         let remote = RemoteEnd { lid: params.lid, number: params.number, gid: params.gid, limits: params.limits };
-        let brought_up = self.with_pair(|pair| pair.bring_up(self, local, &remote));
+        let brought_up = self.with_pair(|pair| pair.bring_up(self, &mut local.path(&remote, pair.reads())));
         match brought_up {
             None | Some(Ok(false)) => {}
             Some(Ok(true)) => self.send_accept_or_confirmation(local, params),

@@ -16,12 +16,13 @@ use dapl::runtime::handle::ObjectId;
 use ibverbs_sys::IBV_LINK_LAYER_ETHERNET;
 use parking_lot::Mutex;
 
+use super::SocketContext;
 use super::gid_lookup::GidLookup;
-use super::path::{LocalEnd, RemoteEnd};
-use super::{CmQueuePair, SocketContext};
+use super::path::LocalEnd;
 use crate::cm::IncomingRequest;
 use crate::engine::Engine;
-use crate::qp::CmConnection;
+use crate::qp::state::PathToRts;
+use crate::qp::{CmConnection, CmQueuePair, ReadLimits};
 
 /// Time limit of a wait for a report that must arrive.
 const TIMEOUT: Duration = Duration::from_secs(20);
@@ -159,8 +160,8 @@ impl CmQueuePair for FakeQp {
         self.number
     }
 
-    fn reads_in(&self) -> u8 {
-        4
+    fn reads(&self) -> ReadLimits {
+        ReadLimits { incoming: 4, outgoing: 4 }
     }
 
     fn attach(&self, _: ConnId, link: Arc<dyn CmConnection>) -> Result<()> {
@@ -172,14 +173,15 @@ impl CmQueuePair for FakeQp {
         Ok(())
     }
 
-    fn bring_up(&self, link: &dyn CmConnection, _: &LocalEnd, remote: &RemoteEnd) -> io::Result<bool> {
+    fn bring_up(&self, link: &dyn CmConnection, path: &mut PathToRts) -> io::Result<bool> {
         if !self.has(link) {
             return Ok(false);
         }
         if self.refuses_paths.load(Ordering::Relaxed) {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        self.record(QpReport::BroughtUp { number: remote.number, gid: remote.gid });
+        let peer = path.to_receive.attributes;
+        self.record(QpReport::BroughtUp { number: peer.dest_qp_num, gid: peer.ah_attr.grh.dgid.raw() });
         Ok(true)
     }
 

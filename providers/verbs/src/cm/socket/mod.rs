@@ -20,7 +20,6 @@ pub(super) mod fake;
 pub(super) mod gid_lookup;
 pub(super) mod path;
 mod protocol;
-mod queue_pair;
 mod tcp;
 #[cfg(test)]
 mod tests;
@@ -42,12 +41,11 @@ use parking_lot::Mutex;
 use super::{IncomingRequest, ListenGuard, Manager, request};
 use crate::device::Device;
 use crate::engine::{Engine, EventHandler, READ, WatchedDescriptor};
-use crate::qp::{CmConnection, QpCore};
+use crate::qp::{CmConnection, CmQueuePair, QpCore};
 use connection::SocketConnection;
 use gid_lookup::GidLookup;
 use path::LocalEnd;
 use protocol::Protocol;
-pub(super) use queue_pair::CmQueuePair;
 use wire::{ConnectParams, Format, PathLimits};
 
 /// Maximum number of TCP connections at a listener without a complete request.
@@ -119,7 +117,7 @@ impl SocketContext {
             number: pair.number(),
             address: self.address,
             gid: local.gid,
-            limits: Some(local.limits(remote, pair.reads_in())),
+            limits: Some(local.limits(remote, pair.reads().incoming)),
             private_data,
         }
     }
