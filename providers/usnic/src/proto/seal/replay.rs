@@ -1,24 +1,24 @@
 //! Replay window: accepts each counter once, and rejects counters that are too old.
 
+use crate::proto::WINDOW;
+use crate::proto::bits::Bits;
+use crate::proto::psn::Psn;
+
 /// Width of the window in counters: twice the maximum number of data packets in flight, because ack and control packets
 /// also use counters.
-pub(crate) const WIDTH: u64 = 8192;
+pub(crate) const WIDTH: u64 = 2 * WINDOW as u64;
 
-const _: () = assert!(WIDTH >= 4096 && WIDTH.is_multiple_of(64));
-
-const WORDS: usize = (WIDTH / 64) as usize;
-
-/// The accepted counters among the last [`WIDTH`], as a ring of bits.
+/// The accepted counters among the last [`WIDTH`].
 #[derive(Clone, Debug)]
 pub(crate) struct ReplayWindow {
     /// One more than the highest accepted counter.
     end: u64,
-    seen: [u64; WORDS],
+    seen: Bits<{ WIDTH as usize / 64 }>,
 }
 
 impl ReplayWindow {
     pub(crate) fn new() -> ReplayWindow {
-        ReplayWindow { end: 0, seen: [0; WORDS] }
+        ReplayWindow { end: 0, seen: Bits::new() }
     }
 
     /// Whether the counter is within or ahead of the window, and was not accepted before. `u64::MAX` is never accepted,
@@ -27,43 +27,24 @@ impl ReplayWindow {
         if counter >= self.end {
             return counter != u64::MAX;
         }
-        self.end - counter <= WIDTH && self.seen[word(counter)] & bit(counter) == 0
+        self.end - counter <= WIDTH && !self.seen.has(place(counter))
     }
 
     /// Records an accepted counter.
     pub(crate) fn take(&mut self, counter: u64) {
         if counter >= self.end {
-            self.advance_to(counter);
+            // Clears the bits of the counters that enter the window.
+            let count = (counter - self.end + 1).min(WIDTH);
+            self.seen.clear_run(place(self.end), count as u32);
             self.end = counter + 1;
         }
-        self.seen[word(counter)] |= bit(counter);
-    }
-
-    /// Advances the window to `counter`, and clears the bits of counters that enter the window.
-    fn advance_to(&mut self, counter: u64) {
-        if counter - self.end >= WIDTH {
-            self.seen = [0; WORDS];
-            return;
-        }
-        let mut next = self.end;
-        while next <= counter {
-            if next.is_multiple_of(64) && counter - next >= 63 {
-                self.seen[word(next)] = 0;
-                next += 64;
-            } else {
-                self.seen[word(next)] &= !bit(next);
-                next += 1;
-            }
-        }
+        self.seen.set(place(counter));
     }
 }
 
-fn word(counter: u64) -> usize {
-    (counter / 64) as usize % WORDS
-}
-
-fn bit(counter: u64) -> u64 {
-    1 << (counter % 64)
+/// Returns the index of a counter in the ring: its lower 32 bits.
+fn place(counter: u64) -> Psn {
+    Psn(counter as u32)
 }
 
 #[cfg(test)]
