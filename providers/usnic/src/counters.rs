@@ -12,55 +12,15 @@ use parking_lot::Mutex;
 
 use crate::proto::counters::Counters;
 
-/// Counters of connections, in the order of [`COUNTERS`].
-pub(crate) type CounterValues = [u64; COUNTERS.len()];
+/// Counters of connections, in the order of [`Counters::NAMES`].
+pub(crate) type CounterValues = [u64; Counters::NAMES.len()];
 
 /// Maximum time for which the exit handler waits for a lock. The thread that holds the lock may never release it.
 pub(crate) const EXIT_LOCK_TIMEOUT: Duration = Duration::from_millis(20);
 
-/// The name under which a counter is displayed, and the function that reads the counter.
-type CounterRow = (&'static str, fn(&Counters) -> u64);
-
-/// All counters, in the order in which they are displayed.
-const COUNTERS: [CounterRow; 28] = [
-    ("sent", |of| of.sent),
-    ("sent bytes", |of| of.sent_bytes),
-    ("retransmitted after a gap", |of| of.resent_gap),
-    ("retransmitted after a timeout", |of| of.resent_timeout),
-    ("retransmitted as a probe", |of| of.resent_probe),
-    ("refragmented", |of| of.refragmented),
-    ("lost", |of| of.lost),
-    ("spurious losses", |of| of.spurious),
-    ("received", |of| of.received),
-    ("received bytes", |of| of.received_bytes),
-    ("duplicates", |of| of.duplicates),
-    ("out of window", |of| of.beyond_window),
-    ("out of order", |of| of.out_of_order),
-    ("fast deliveries", |of| of.fast),
-    ("malformed", |of| of.malformed),
-    ("acks sent", |of| of.acks_sent),
-    ("acks carried", |of| of.acks_carried),
-    ("acks received", |of| of.acks_received),
-    ("invalid acks", |of| of.acks_of_unsent),
-    ("rnr probes", |of| of.credit_probes),
-    ("receiver not ready", |of| of.no_receive),
-    ("withdrawn sends", |of| of.withdrawn_sends),
-    ("mtu probes", |of| of.mtu_probes),
-    ("keepalives", |of| of.keepalives),
-    ("challenges", |of| of.challenges),
-    ("refusals sent", |of| of.refusals_sent),
-    ("refusals received", |of| of.refusals_received),
-    ("timeouts", |of| of.timeouts),
-];
-
-/// Returns the counters of one connection, in the order of [`COUNTERS`].
-fn counts(of: &Counters) -> CounterValues {
-    COUNTERS.map(|(_, count)| count(of))
-}
-
 /// Adds names and units to counters.
 pub(crate) fn with_names(counts: CounterValues) -> impl Iterator<Item = NamedCount> {
-    COUNTERS.into_iter().zip(counts).map(|((name, _), value)| NamedCount {
+    Counters::NAMES.iter().zip(counts).map(|(name, value)| NamedCount {
         name,
         unit: unit(name),
         value,
@@ -82,7 +42,7 @@ pub(crate) fn connection_counts(of: &Counters) -> Vec<NamedCount> {
         ("round trip", "ns", of.rtt),
         ("path mtu", "bytes", of.mtu as u64),
     ];
-    with_names(counts(of))
+    with_names(of.values())
         .chain(levels.map(|(name, unit, value)| NamedCount { name, unit, value, is_level: true }))
         .collect()
 }
@@ -122,7 +82,7 @@ impl<Q> IaCounters<Q> {
 
     /// Adds the counters of a connection that has ended.
     pub(crate) fn add_past(&self, counters: &Counters) {
-        add(&mut self.past.lock(), &counts(counters));
+        add(&mut self.past.lock(), &counters.values());
     }
 
     /// Sums the counters of all connections, ended or not. `of` returns the counters of a queue pair's current
@@ -130,7 +90,7 @@ impl<Q> IaCounters<Q> {
     pub(crate) fn sum(&self, of: impl Fn(&Q) -> Option<Counters>) -> CounterValues {
         let mut sum = *self.past.lock();
         let counted = self.queue_pairs();
-        counted.iter().filter_map(|pair| of(pair)).for_each(|counters| add(&mut sum, &counts(&counters)));
+        counted.iter().filter_map(|pair| of(pair)).for_each(|counters| add(&mut sum, &counters.values()));
         sum
     }
 
@@ -166,7 +126,7 @@ mod tests {
         pairs.iter().for_each(|pair| counters.add(Arc::downgrade(pair)));
         counters.add_past(&Counters { sent: 10, ..Counters::default() });
         let named = |sum: CounterValues| -> Vec<_> {
-            COUNTERS.map(|(name, _)| name).into_iter().zip(sum).filter(|(_, count)| *count > 0).collect()
+            Counters::NAMES.iter().copied().zip(sum).filter(|(_, count)| *count > 0).collect()
         };
         assert_eq!(named(counters.sum(sent)), [("sent", 17), ("timeouts", 2)]);
         drop(pairs);
@@ -177,7 +137,7 @@ mod tests {
     fn counter_names_match_their_counters() {
         let counters = Counters { sent_bytes: 1, malformed: 2, no_receive: 3, timeouts: 4, ..Counters::default() };
         let named: Vec<_> =
-            COUNTERS.map(|(name, _)| name).into_iter().zip(counts(&counters)).filter(|(_, count)| *count > 0).collect();
+            Counters::NAMES.iter().copied().zip(counters.values()).filter(|(_, count)| *count > 0).collect();
         assert_eq!(named, [("sent bytes", 1), ("malformed", 2), ("receiver not ready", 3), ("timeouts", 4)]);
     }
 
