@@ -5,10 +5,10 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use dapl::provider::{ConnId, ConnectionEvent, RequestInfo};
+use dapl::provider::{ConnectionEvent, RequestInfo};
 use dapl::runtime::handle::ObjectId;
 
-use super::action::{CmAction, EstablishedConnection, QpCaps, offer, send};
+use super::action::{CmAction, EstablishedConnection, LocalConnection, QpCaps, offer, send};
 use super::secrets::OsRandom;
 use super::unreadable::UnreadableRequests;
 use crate::device::{self, Device};
@@ -19,21 +19,17 @@ use crate::proto::setup::accept::{Acceptor, ExpiredAttempt, PacketResult, Reques
 use crate::proto::setup::packets::RejectReason;
 use crate::proto::setup::{HandshakeResult, Setup};
 use crate::proto::wire;
-use crate::qp::handler::ConnectionHandler;
 
 /// An accept that the peer has not confirmed yet.
 struct PendingAccept {
-    id: RequestId,
-    conn: ConnId,
-    handler: Arc<dyn ConnectionHandler>,
+    local: LocalConnection,
     agreed: HandshakeResult,
 }
 
-/// Requests of peers, and unconfirmed accepts by connection number.
+/// Requests of peers, and unconfirmed accepts.
 pub(super) struct PassiveSide {
     acceptor: Acceptor,
-    accepted: HashMap<u32, PendingAccept>,
-    number_of: HashMap<RequestId, u32>,
+    accepted: HashMap<RequestId, PendingAccept>,
     unreadable: UnreadableRequests,
     /// Reused by all calls to avoid allocations.
     batch: SendBatch,
@@ -44,7 +40,6 @@ impl PassiveSide {
         PassiveSide {
             acceptor: Acceptor::new(setup, device::now(), &mut OsRandom),
             accepted: HashMap::new(),
-            number_of: HashMap::new(),
             unreadable: UnreadableRequests::default(),
             batch: SendBatch::default(),
         }
@@ -61,11 +56,11 @@ impl PassiveSide {
     }
 
     pub(super) fn has(&self, number: u32) -> bool {
-        self.accepted.contains_key(&number)
+        self.acceptor.accepted(number).is_some()
     }
 
     pub(super) fn numbers(&self) -> Vec<u32> {
-        self.accepted.keys().copied().collect()
+        self.accepted.values().map(|accept| accept.local.number).collect()
     }
 
     /// Handles a request packet. `listener` is this process's listener on the qualifier of the request, if there is
@@ -102,9 +97,8 @@ impl PassiveSide {
     /// Removes a failed accept: the peer has withdrawn its request, does not know the accept, has closed its port, or
     /// has not confirmed the accept in time. Returns `None` if the consumer had not accepted the request.
     fn failed(&mut self, id: RequestId) -> Option<CmAction> {
-        let number = self.number_of.remove(&id)?;
-        let PendingAccept { conn, handler, .. } = self.accepted.remove(&number)?;
-        Some(CmAction::End(number, handler, conn, ConnectionEvent::AcceptFailed, Vec::new()))
+        let PendingAccept { local, .. } = self.accepted.remove(&id)?;
+        Some(CmAction::End(local, ConnectionEvent::AcceptFailed, Vec::new()))
     }
 
     /// Handles an ICMP "port unreachable" message. An accept ends when such messages have quoted two of its
@@ -124,15 +118,14 @@ impl PassiveSide {
             return self.failed(id);
         }
         let (head, _) = wire::head(&packet)?;
-        let seal = &self.accepted.get(&number)?.agreed.seal;
+        let seal = &self.accepted.get(&self.acceptor.accepted(number)?)?.agreed.seal;
         if seal.as_ref().is_some_and(|seal| !seal.authenticates(&packet)) {
             return None;
         }
         // A Fin or Reset may overtake the confirmation. It also proves that the connection is established at the peer.
         let id = self.acceptor.confirmed(now, number, head.token.get())?;
-        self.number_of.remove(&id);
-        let PendingAccept { conn, handler, agreed, .. } = self.accepted.remove(&number)?;
-        let established = EstablishedConnection { number, conn, handler, agreed, private_data: Vec::new() };
+        let PendingAccept { local, agreed } = self.accepted.remove(&id)?;
+        let established = EstablishedConnection { local, agreed, private_data: Vec::new() };
         Some(CmAction::Establish(established, vec![(from, packet)]))
     }
 
@@ -160,14 +153,13 @@ impl PassiveSide {
         id: RequestId,
         private_data: &[u8],
         caps: QpCaps,
-        (number, conn, handler): (u32, ConnId, Arc<dyn ConnectionHandler>),
+        local: LocalConnection,
     ) -> bool {
         let from = self.acceptor.request(id).map_or(device.address(), |request| request.from);
-        let local = offer(device, number, caps, from);
-        let agreed = self.acceptor.accept(device::now(), id, &local, private_data, &mut OsRandom);
+        let own_offer = offer(device, local.number, caps, from);
+        let agreed = self.acceptor.accept(device::now(), id, &own_offer, private_data, &mut OsRandom);
         let Some(agreed) = agreed else { return false };
-        self.number_of.insert(id, number);
-        self.accepted.insert(number, PendingAccept { id, conn, handler, agreed });
+        self.accepted.insert(id, PendingAccept { local, agreed });
         true
     }
 
@@ -177,8 +169,8 @@ impl PassiveSide {
 
     /// Cancels an unconfirmed accept, and notifies the peer. Returns false if there is no such accept.
     pub(super) fn withdraw(&mut self, device: &Device, number: u32) -> bool {
-        let Some(PendingAccept { id, .. }) = self.accepted.remove(&number) else { return false };
-        self.number_of.remove(&id);
+        let Some(id) = self.acceptor.accepted(number) else { return false };
+        self.accepted.remove(&id);
         self.reject(id, RejectReason::Refused, &[]);
         // Sends the Reject without `poll`, which might return the failure of another accept. Only the engine reports
         // failures.

@@ -28,21 +28,26 @@ pub(crate) struct QpCaps {
     pub(crate) credits: u32,
 }
 
+/// A connection of this IA, or an attempt to establish one.
+pub(super) struct LocalConnection {
+    pub(super) number: u32,
+    pub(super) conn: ConnId,
+    pub(super) handler: Arc<dyn ConnectionHandler>,
+}
+
 /// An action that the engine executes without the connection manager's lock.
 pub(super) enum CmAction {
     /// Reports a request to its listener.
     Request(ObjectId, RequestId, RequestInfo),
     /// Opens a connection, then handles the packets that arrived for it before it was open.
     Establish(EstablishedConnection, Vec<(SocketAddr, Vec<u8>)>),
-    /// Ends the attempt with this connection number, and reports an event. The private data are those of a rejection.
-    End(u32, Arc<dyn ConnectionHandler>, ConnId, ConnectionEvent, Vec<u8>),
+    /// Ends the attempt, and reports an event. The private data are those of a rejection.
+    End(LocalConnection, ConnectionEvent, Vec<u8>),
 }
 
 /// A connection whose handshake is complete, but which was not reported to dapl yet.
 pub(super) struct EstablishedConnection {
-    pub(super) number: u32,
-    pub(super) conn: ConnId,
-    pub(super) handler: Arc<dyn ConnectionHandler>,
+    pub(super) local: LocalConnection,
     pub(super) agreed: HandshakeResult,
     /// Private data of the accept. Empty on the passive side.
     pub(super) private_data: Vec<u8>,

@@ -7,12 +7,11 @@
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
 
 use dapl::error::{AddressProblem, Error, Result};
-use dapl::provider::{ConnId, ConnectionEvent};
+use dapl::provider::ConnectionEvent;
 
-use super::action::{CmAction, EstablishedConnection, send};
+use super::action::{CmAction, EstablishedConnection, LocalConnection, send};
 use super::secrets::OsRandom;
 use crate::device::Device;
 use crate::net::address;
@@ -21,12 +20,10 @@ use crate::net::listener_dir::ListenerDir;
 use crate::net::send::SendBatch;
 use crate::proto::Nanos;
 use crate::proto::setup::connect::{ConnectOutcome, Connector};
-use crate::qp::handler::ConnectionHandler;
 
 struct ConnectAttempt {
     connector: Connector,
-    conn: ConnId,
-    handler: Arc<dyn ConnectionHandler>,
+    local: LocalConnection,
     /// Time of the attempt's entry in `ActiveSide::due`.
     due: Option<Nanos>,
 }
@@ -37,7 +34,7 @@ pub(super) struct ActiveSide {
     attempts: HashMap<u32, ConnectAttempt>,
     due: BTreeSet<(Nanos, u32)>,
     /// Attempts that failed at once, because no address has a listener. `poll` reports them.
-    refused: VecDeque<(u32, ConnId, Arc<dyn ConnectionHandler>)>,
+    refused: VecDeque<LocalConnection>,
     /// Reused by all calls to avoid allocations.
     batch: SendBatch,
 }
@@ -76,21 +73,15 @@ fn local_servers(device: &Device, dir: &ListenerDir, server: SocketAddr, qual: u
 }
 
 impl ActiveSide {
-    pub(super) fn start(
-        &mut self,
-        device: &Device,
-        now: Nanos,
-        connector: Connector,
-        end: (u32, ConnId, Arc<dyn ConnectionHandler>),
-    ) {
-        let (number, conn, handler) = end;
-        self.attempts.insert(number, ConnectAttempt { connector, conn, handler, due: None });
+    pub(super) fn start(&mut self, device: &Device, now: Nanos, connector: Connector, local: LocalConnection) {
+        let number = local.number;
+        self.attempts.insert(number, ConnectAttempt { connector, local, due: None });
         self.transmit(device, now, number);
     }
 
     /// Adds an attempt that has failed because no address has a listener.
-    pub(super) fn refuse(&mut self, end: (u32, ConnId, Arc<dyn ConnectionHandler>)) {
-        self.refused.push_back(end);
+    pub(super) fn refuse(&mut self, local: LocalConnection) {
+        self.refused.push_back(local);
     }
 
     pub(super) fn has(&self, number: u32) -> bool {
@@ -98,7 +89,7 @@ impl ActiveSide {
     }
 
     pub(super) fn numbers(&self) -> Vec<u32> {
-        self.refused.iter().map(|(number, ..)| *number).chain(self.attempts.keys().copied()).collect()
+        self.refused.iter().map(|local| local.number).chain(self.attempts.keys().copied()).collect()
     }
 
     pub(super) fn deadline(&self) -> Option<Nanos> {
@@ -144,11 +135,11 @@ impl ActiveSide {
             self.transmit(device, now, number);
             return None;
         };
-        let ConnectAttempt { connector, conn, handler, .. } = self.remove(number)?;
+        let ConnectAttempt { connector, local, .. } = self.remove(number)?;
         let server = connector.server();
         match outcome {
             ConnectOutcome::Established { agreed, private_data } => {
-                let established = EstablishedConnection { number, conn, handler, agreed, private_data };
+                let established = EstablishedConnection { local, agreed, private_data };
                 Some(CmAction::Establish(established, Vec::new()))
             }
             ConnectOutcome::Ended(event, private_data, reason) => {
@@ -162,7 +153,7 @@ impl ActiveSide {
                 } else if let Some(reason) = reason {
                     log::info!("{}: connect to {server}: {reason}", device.name);
                 }
-                Some(CmAction::End(number, handler, conn, event, private_data))
+                Some(CmAction::End(local, event, private_data))
             }
         }
     }
@@ -170,8 +161,8 @@ impl ActiveSide {
     /// Sends the packets that are due. If an attempt has ended, stops and returns the action for it. The caller repeats
     /// the call until it returns `None`.
     pub(super) fn poll(&mut self, device: &Device, now: Nanos) -> Option<CmAction> {
-        if let Some((number, conn, handler)) = self.refused.pop_front() {
-            return Some(CmAction::End(number, handler, conn, ConnectionEvent::Rejected, Vec::new()));
+        if let Some(local) = self.refused.pop_front() {
+            return Some(CmAction::End(local, ConnectionEvent::Rejected, Vec::new()));
         }
         while let Some((_, number)) = self.due.first().copied().filter(|(due, _)| *due <= now) {
             let outcome = self.attempts.get_mut(&number)?.connector.on_time(now);
@@ -196,7 +187,7 @@ impl ActiveSide {
 
     /// Cancels an attempt, and notifies the peer if a request was sent. Returns false if there is no such attempt.
     pub(super) fn withdraw(&mut self, device: &Device, number: u32) -> bool {
-        if let Some(place) = self.refused.iter().position(|(refused, ..)| *refused == number) {
+        if let Some(place) = self.refused.iter().position(|local| local.number == number) {
             self.refused.remove(place);
             return true;
         }

@@ -29,7 +29,7 @@ pub use self::request::ConnectionRequest;
 pub(crate) use self::secrets::random_seed;
 
 use self::accept::PassiveSide;
-use self::action::{CmAction, EstablishedConnection, offer, send};
+use self::action::{CmAction, EstablishedConnection, LocalConnection, offer, send};
 use self::connect::ActiveSide;
 use self::listen::Listeners;
 use self::secrets::OsRandom;
@@ -121,14 +121,15 @@ impl Cm {
         let number = device.table.reserve(now).ok_or(Error::Exhausted(Resource::Memory))?;
         handler.connecting(number);
         device.table.insert(number, handler.clone());
+        let connection = LocalConnection { number, conn, handler };
         let mut state = self.state.lock();
         if let [server, alternatives @ ..] = &servers[..] {
             let local = offer(device, number, caps, *server);
             let connector = Connector::new(self.setup.clone(), *server, spec.qual, local, spec.private_data, now);
             let connector = connector.with_alternative(alternatives.first().copied());
-            state.active.start(device, now, connector, (number, conn, handler));
+            state.active.start(device, now, connector, connection);
         } else {
-            state.active.refuse((number, conn, handler));
+            state.active.refuse(connection);
         }
         drop(state);
         self.wake();
@@ -245,7 +246,7 @@ impl Cm {
                 }
             }
             CmAction::Establish(established, early) => self.open(established, early),
-            CmAction::End(number, handler, conn, event, private_data) => {
+            CmAction::End(LocalConnection { number, conn, handler }, event, private_data) => {
                 self.device.free_number(number);
                 if handler.end(number) {
                     self.sink.event(conn, event, &private_data);
@@ -258,7 +259,8 @@ impl Cm {
     /// this order, no receive completes before the connection is reported.
     fn open(self: &Arc<Self>, established: EstablishedConnection, early: Vec<(SocketAddr, Vec<u8>)>) {
         let device = &self.device;
-        let EstablishedConnection { number, conn, handler, agreed, private_data } = established;
+        let EstablishedConnection { local: LocalConnection { number, conn, handler }, agreed, private_data } =
+            established;
         let Some(entry) = device.table.lookup(number) else { return };
         let is_active = agreed.terms.active;
         let path = device.path_to(agreed.terms.peer);

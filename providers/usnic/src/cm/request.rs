@@ -7,7 +7,7 @@ use dapl::error::{Error, Resource, Result};
 use dapl::provider::{ConnId, ConnectionEvent};
 
 use super::Cm;
-use super::action::QpCaps;
+use super::action::{LocalConnection, QpCaps};
 use crate::device;
 use crate::engine::jobs::Job;
 use crate::proto::setup::accept::RequestId;
@@ -62,8 +62,8 @@ impl ConnectionRequest {
         let Some(id) = self.id.take() else { return Err(Error::Internal) };
         handler.connecting(number);
         device.table.insert(number, handler.clone());
-        let is_pending =
-            cm.state.lock().passive.accept(device, id, private_data, caps, (number, conn, handler.clone()));
+        let local = LocalConnection { number, conn, handler: handler.clone() };
+        let is_pending = cm.state.lock().passive.accept(device, id, private_data, caps, local);
         if is_pending {
             cm.wake();
         } else {

@@ -254,7 +254,7 @@ impl Acceptor {
     /// A Reset without the flag belongs to an established connection, and therefore confirms the accept.
     pub(crate) fn reset(&mut self, now: Nanos, packet: &[u8]) -> PacketResult {
         let Some((head, _)) = wire::head(packet) else { return PacketResult::Nothing };
-        let found = self.by_conn.get(&head.conn.get()).copied().filter(|id| self.has_assigned(*id, head.token.get()));
+        let found = self.accepted(head.conn.get()).filter(|id| self.has_assigned(*id, head.token.get()));
         self.end(now, found.filter(|_| packets::is_unknown(&self.setup.guard, packet)))
     }
 
@@ -280,6 +280,11 @@ impl Acceptor {
         let Some(id) = id else { return PacketResult::Nothing };
         self.end_attempt(now, id, Vec::new());
         PacketResult::Withdrawn(id)
+    }
+
+    /// Returns the request with an unconfirmed accept that has this connection number.
+    pub(crate) fn accepted(&self, conn: u32) -> Option<RequestId> {
+        self.by_conn.get(&conn).copied()
     }
 
     /// Returns the content of a request, or `None` if the attempt has ended or the consumer has accepted.
@@ -333,7 +338,7 @@ impl Acceptor {
     /// is a key. The packet proves that the client has received the accept. For the first such packet, returns the
     /// request, whose connection is now established.
     pub(crate) fn confirmed(&mut self, now: Nanos, conn: u32, token: u64) -> Option<RequestId> {
-        let id = self.by_conn.get(&conn).copied().filter(|id| self.has_assigned(*id, token))?;
+        let id = self.accepted(conn).filter(|id| self.has_assigned(*id, token))?;
         self.end_attempt(now, id, Vec::new());
         Some(id)
     }
