@@ -69,7 +69,7 @@ impl Bbr {
 
     /// Returns `gain` times the bandwidth-delay product, in bytes: BDPMultiple() (5.6.4.2).
     fn bdp_multiple(&self, gain: f64) -> u64 {
-        match self.min_rtt.get() {
+        match self.min_rtt.min_rtt {
             None => INITIAL_PACKETS * self.packet,
             Some(_) => (gain * self.bdp() as f64) as u64,
         }

@@ -265,7 +265,7 @@ impl Bbr {
 
     /// Returns the bandwidth-delay product in bytes: BBR.bdp (2.9.2).
     pub(super) fn bdp(&self) -> u64 {
-        let Some(min_rtt) = self.min_rtt.get() else { return self.packet * INITIAL_PACKETS };
+        let Some(min_rtt) = self.min_rtt.min_rtt else { return self.packet * INITIAL_PACKETS };
         u64::try_from(u128::from(self.bw) * u128::from(min_rtt) / u128::from(SECONDS)).unwrap_or(u64::MAX)
     }
 }

@@ -29,11 +29,12 @@ pub(super) enum AckPhase {
 }
 
 /// State of the ProbeBW cycle (2.14).
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Cycle {
     pub(super) ack_phase: AckPhase,
     pub(super) is_bw_probe_sample: bool,
     up_acked: u64,
+    /// Number of acked bytes after which inflight_longterm grows by a packet. UP sets it when it starts.
     up_acked_per_increment: u64,
     up_rounds: u32,
     pub(super) rounds_since_probe_up: u64,
@@ -41,23 +42,6 @@ pub(super) struct Cycle {
     stamp: Nanos,
     pub(super) prev_probe_too_high: bool,
     prev_probe_precautionary: bool,
-}
-
-impl Default for Cycle {
-    fn default() -> Self {
-        Cycle {
-            ack_phase: AckPhase::Init,
-            is_bw_probe_sample: false,
-            up_acked: 0,
-            up_acked_per_increment: INFINITY,
-            up_rounds: 0,
-            rounds_since_probe_up: 0,
-            wait: 0,
-            stamp: 0,
-            prev_probe_too_high: false,
-            prev_probe_precautionary: false,
-        }
-    }
 }
 
 impl Bbr {

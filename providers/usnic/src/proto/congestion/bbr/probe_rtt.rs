@@ -15,12 +15,13 @@ const PROBE_RTT_INTERVAL: Nanos = 5 * SECONDS;
 const PROBE_RTT_DURATION: Nanos = 200 * MILLIS;
 
 /// The minimum round-trip time BBR.min_rtt, and the time of its next measurement (2.16).
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct MinRtt {
-    min_rtt: Nanos,
+    /// The minimum round-trip time, or `None` before the first sample.
+    pub(super) min_rtt: Option<Nanos>,
     min_rtt_stamp: Nanos,
     /// BBR.probe_rtt_min_delay: the minimum round-trip time since ProbeRTT was last due.
-    probe_min_delay: Nanos,
+    probe_min_delay: Option<Nanos>,
     /// BBR.probe_rtt_min_stamp: the time at which `probe_min_delay` was measured.
     probe_min_stamp: Nanos,
     is_expired: bool,
@@ -31,40 +32,18 @@ pub(super) struct MinRtt {
     pub(super) ignored_until: u64,
 }
 
-impl Default for MinRtt {
-    fn default() -> Self {
-        MinRtt {
-            min_rtt: Nanos::MAX,
-            min_rtt_stamp: 0,
-            probe_min_delay: Nanos::MAX,
-            probe_min_stamp: 0,
-            is_expired: false,
-            done_stamp: None,
-            is_round_done: false,
-            ignored_until: 0,
-        }
-    }
-}
-
-impl MinRtt {
-    /// Returns the minimum round-trip time, or `None` before the first sample.
-    pub(super) fn get(&self) -> Option<Nanos> {
-        (self.min_rtt != Nanos::MAX).then_some(self.min_rtt)
-    }
-}
-
 impl Bbr {
     /// Updates both minima: UpdateMinRTT() (5.3.4.3).
     pub(super) fn update_min_rtt(&mut self, sample: &Sample) {
         let (it, now) = (&mut self.min_rtt, sample.now);
         // Before the first sample there is no minimum that could expire.
-        let is_known = it.probe_min_delay != Nanos::MAX;
-        it.is_expired = is_known && now > it.probe_min_stamp.saturating_add(PROBE_RTT_INTERVAL);
-        if let Some(rtt) = sample.rtt.filter(|rtt| *rtt < it.probe_min_delay || it.is_expired) {
-            (it.probe_min_delay, it.probe_min_stamp) = (rtt, now);
+        it.is_expired = it.probe_min_delay.is_some() && now > it.probe_min_stamp.saturating_add(PROBE_RTT_INTERVAL);
+        let is_lower = |rtt: &Nanos| it.probe_min_delay.is_none_or(|minimum| *rtt < minimum);
+        if let Some(rtt) = sample.rtt.filter(|rtt| is_lower(rtt) || it.is_expired) {
+            (it.probe_min_delay, it.probe_min_stamp) = (Some(rtt), now);
         }
         let is_expired = now > it.min_rtt_stamp.saturating_add(MIN_RTT_FILTER_LEN);
-        if it.probe_min_delay < it.min_rtt || is_expired {
+        if is_expired || it.min_rtt.is_none_or(|minimum| it.probe_min_delay < Some(minimum)) {
             (it.min_rtt, it.min_rtt_stamp) = (it.probe_min_delay, it.probe_min_stamp);
         }
     }
