@@ -1,5 +1,4 @@
 //! The passive side of connection set-up: requests of peers, until the connection is established or the request ends.
-#![forbid(unsafe_code)]
 
 use std::collections::HashMap;
 use std::net::SocketAddr;

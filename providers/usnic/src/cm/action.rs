@@ -1,6 +1,5 @@
 //! Actions of connection set-up that the engine executes without the connection manager's lock, because they call queue
 //! pairs or dapl. Also the functions that the active and the passive side share.
-#![forbid(unsafe_code)]
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -3,7 +3,6 @@
 //! A listener on this host may be bound to the requested address or to the adapter's address, because resolvers may
 //! return 127.0.1.1 for the host's name. The directory of listeners contains the addresses of listeners of this user.
 //! Without an entry for the qualifier, a process of another user may listen at either address, so both may be tried.
-#![forbid(unsafe_code)]
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};

@@ -1,7 +1,6 @@
 //! Listeners. Requests and path probes arrive at the well-known port, which several processes of one user may share.
 //! The kernel gives a packet to any of these processes. The receiving process forwards a request to the process that
 //! listens on the qualifier. It replies to a path probe itself, but not if there is a pre-shared key.
-#![forbid(unsafe_code)]
 
 use std::collections::HashMap;
 use std::io;

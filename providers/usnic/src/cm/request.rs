@@ -1,5 +1,4 @@
 //! A connection request of a peer: the object with which dapl accepts, rejects or redirects it.
-#![forbid(unsafe_code)]
 
 use std::sync::Arc;
 

@@ -1,6 +1,5 @@
 //! Logs requests that cannot be read, mostly because the peer has another key. Such a request gets no reply, so only
 //! this host can report the cause.
-#![forbid(unsafe_code)]
 
 use std::net::SocketAddr;
 

@@ -1,6 +1,5 @@
 //! Processes received acks: completes requests, declares packets lost, updates the credit limit, and retransmits sends
 //! for which the peer had no receive.
-#![forbid(unsafe_code)]
 
 use super::Conn;
 use super::requests::{PayloadOwner, is_below};

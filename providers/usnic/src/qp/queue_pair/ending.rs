@@ -1,6 +1,5 @@
 //! The end of a connection: acknowledges received packets, notifies the peer, flushes the posted work, and starts a
 //! closing connection. Also cancels connection attempts.
-#![forbid(unsafe_code)]
 
 use dapl::provider::Status;
 use dapl::runtime::cancel;

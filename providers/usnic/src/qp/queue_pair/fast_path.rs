@@ -3,7 +3,6 @@
 //!
 //! If the conditions of a fast path are not met, its function returns false without effect, and the caller uses the
 //! general function.
-#![forbid(unsafe_code)]
 
 use dapl::provider::{Op, Segment, Token, Work};
 use dapl_software::memory::scatter_gather::LocalMemory;

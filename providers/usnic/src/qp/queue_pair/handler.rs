@@ -1,6 +1,5 @@
 //! The functions of a queue pair that are called by passes, the connection manager, the engine (after ICMP errors), the
 //! close of the IA, the counters, the exit handler and the shared receive queue.
-#![forbid(unsafe_code)]
 
 use std::net::SocketAddr;
 

@@ -1,7 +1,6 @@
 //! Posts work to a queue pair: receives, sends, RDMA and atomic operations, and binds. Also sets the watermarks of
 //! receives, flushes receives, and counts the outstanding work. For most posts of one segment, dapl first tries the
 //! functions in `fast_path.rs`.
-#![forbid(unsafe_code)]
 
 use dapl::error::{Error, Resource, Result};
 use dapl::provider::{

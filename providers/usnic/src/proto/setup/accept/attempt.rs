@@ -1,5 +1,4 @@
 //! A connection attempt of a client: its phase, and how many bytes its source has sent and got.
-#![forbid(unsafe_code)]
 
 use std::net::SocketAddr;
 
