@@ -51,7 +51,7 @@ pub(crate) struct Closing {
     wait: Nanos,
     transmissions: u32,
     /// Whether a reply to a received packet is due.
-    must_reply: bool,
+    pub(crate) must_reply: bool,
     /// Whether the close is done: the peer knows that the connection has ended, or has timed out.
     known: bool,
     give_up: Nanos,
@@ -133,11 +133,6 @@ impl Closing {
         self.due = Some(now.saturating_add(self.wait));
         self.wait = (self.wait * 2).min(MAX_INTERVAL);
         true
-    }
-
-    /// Whether the next packet of `transmit` is a reply to a received packet.
-    pub(crate) fn must_send_reply(&self) -> bool {
-        self.must_reply
     }
 
     /// Whether `transmit` would append a packet.

@@ -78,7 +78,8 @@ pub(crate) struct PathMtu {
     /// The ceiling given to `new`. A restarted search uses it again.
     configured: usize,
     ceiling: usize,
-    mtu: usize,
+    /// The path MTU found so far, as datagram payload in bytes.
+    pub(crate) mtu: usize,
     /// The smallest size that has failed in this search.
     fails: usize,
     /// The largest size of all probes so far. An ack of a larger probe is invalid.
@@ -120,11 +121,6 @@ impl PathMtu {
         };
         path.choose_next(0);
         path
-    }
-
-    /// Returns the path MTU found so far, as datagram payload in bytes.
-    pub(crate) fn mtu(&self) -> usize {
-        self.mtu
     }
 
     /// Returns the datagram payload in bytes to use now: `mtu`, or the initial size if a black hole is suspected and

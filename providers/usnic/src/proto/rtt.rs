@@ -47,7 +47,7 @@ const MIN_RTT_WINDOW: Nanos = 10 * SECONDS;
 /// Round-trip times of one connection.
 #[derive(Debug)]
 pub(crate) struct Rtt {
-    timing: Timing,
+    pub(crate) timing: Timing,
     /// The estimates, or `None` before the first sample.
     measured: Option<Measured>,
 }
@@ -66,10 +66,6 @@ struct Measured {
 impl Rtt {
     pub(crate) fn new(timing: Timing) -> Self {
         Rtt { timing, measured: None }
-    }
-
-    pub(crate) fn timing(&self) -> &Timing {
-        &self.timing
     }
 
     /// Records an RTT sample. `delay` is the time by which the peer delayed the ack.

@@ -189,7 +189,7 @@ impl<D: PostedData> Conn<D> {
             Payload::Remote { slot, .. } => {
                 // The peer may have received the packet, and only the ack may be lost. So this side requests an ack,
                 // and refuses the read only after a time limit.
-                let time_limit = self.flight.rtt().pto(0).saturating_mul(UNREADABLE_PTOS);
+                let time_limit = self.flight.rtt.pto(0).saturating_mul(UNREADABLE_PTOS);
                 if packet.resend && self.peer_reads.unreadable_for(slot, self.now) < time_limit {
                     self.queue_control(ControlPacket::AckRequest);
                     return;
@@ -304,7 +304,7 @@ impl<D: PostedData> Conn<D> {
     }
 
     fn close_timing(&self) -> CloseTiming {
-        let timeout = self.flight.rtt().pto(0);
+        let timeout = self.flight.rtt.pto(0);
         CloseTiming { timeout, give_up: self.config.give_up, linger: self.config.linger }
     }
 
@@ -355,7 +355,7 @@ impl<D: PostedData> Conn<D> {
         let closing = self.ending.closing.as_mut()?;
         // A FinAck goes to the source of the Fin or Reset, whose address may not be verified. It is not longer than
         // that packet, so a forged source address causes no amplification.
-        let to = self.ending.last_source.filter(|_| closing.must_send_reply());
+        let to = self.ending.last_source.filter(|_| closing.must_reply);
         let is_sent = closing.transmit(self.now, out);
         is_sent.then(|| OutgoingPacket { to, ..outgoing(out.len() - start) })
     }

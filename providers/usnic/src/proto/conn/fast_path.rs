@@ -88,7 +88,7 @@ impl<D: PostedData> Conn<D> {
     fn may_send_short(&self, now: Nanos, length: u32) -> bool {
         let bytes = self.short_size(length);
         // A deferred message that is already recorded has an unprocessed ack, which may change which packet is next.
-        let is_settled = self.deferred.as_ref().is_none_or(|deferred| !deferred.is_recorded());
+        let is_settled = self.deferred.as_ref().is_none_or(|deferred| !deferred.is_recorded);
         self.has_only_new_work()
             && is_settled
             && self.received.is_gapless()

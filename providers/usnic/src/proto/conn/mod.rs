@@ -118,7 +118,7 @@ impl<D: PostedData> Conn<D> {
             give_up: config.give_up,
         };
         let send_path = SendPath::new(config, &terms);
-        let quarter = (u64::from(config.window_kib) << 8) / send_path.path.mtu().max(1) as u64;
+        let quarter = (u64::from(config.window_kib) << 8) / send_path.path.mtu.max(1) as u64;
         let mut acks =
             AckClock::new(config.ack_delay, u32::try_from(quarter).unwrap_or(u32::MAX).min(config.window / 4));
         acks.request_ack(); // The first ack advertises the posted receives, and confirms the connection.
@@ -302,7 +302,7 @@ impl<D: PostedData> Conn<D> {
     /// Handles an ICMP report that the peer's port is closed. The caller has checked its quote with `is_quoted`.
     pub(crate) fn port_closed(&mut self, now: Nanos) {
         self.now = now;
-        self.peer_state.port_closed(now, self.flight.rtt());
+        self.peer_state.port_closed(now, &self.flight.rtt);
     }
 
     /// Whether `quote`, the start of a packet in an ICMP message, belongs to a recent packet of this connection.
@@ -332,7 +332,7 @@ impl<D: PostedData> Conn<D> {
 
     /// Returns the counters, and the current values of window, bytes in flight, pacing rate, round-trip time and MTU.
     pub(crate) fn counters(&self) -> Counters {
-        let counters = self.flight.counters();
+        let counters = self.flight.counters;
         Counters {
             lost: counters.losses,
             spurious: counters.spurious_losses + counters.spurious_probes,
@@ -340,8 +340,8 @@ impl<D: PostedData> Conn<D> {
             window: self.send_path.window(),
             in_flight: self.flight.bytes(),
             rate: self.send_path.rate(),
-            rtt: self.flight.rtt().srtt().unwrap_or(0),
-            mtu: self.send_path.path.mtu(),
+            rtt: self.flight.rtt.srtt().unwrap_or(0),
+            mtu: self.send_path.path.mtu,
             ..self.counters
         }
     }

@@ -31,7 +31,7 @@ pub(super) struct PeerRead {
     /// The atomic operation, or `None` for a read.
     atomic: Option<Atomic>,
     /// Result of the atomic operation after its execution.
-    previous_value: Option<u64>,
+    pub(super) previous_value: Option<u64>,
     /// Time at which a retransmission first failed because the memory was unreadable.
     unreadable_since: Option<Nanos>,
 }
@@ -39,11 +39,6 @@ pub(super) struct PeerRead {
 impl PeerRead {
     pub(super) fn is_atomic(&self) -> bool {
         self.atomic.is_some()
-    }
-
-    /// Returns the result of an executed atomic operation.
-    pub(super) fn previous_value(&self) -> Option<u64> {
-        self.previous_value
     }
 }
 

@@ -31,14 +31,7 @@ pub(super) struct DeferredMessage {
     ack_now: bool,
     at: Nanos,
     /// Whether the packet is already recorded in `received`. The ack that it carried must still be processed.
-    is_recorded: bool,
-}
-
-impl DeferredMessage {
-    #[inline]
-    pub(super) fn is_recorded(&self) -> bool {
-        self.is_recorded
-    }
+    pub(super) is_recorded: bool,
 }
 
 /// Minimum payload in bytes of an RDMA write packet that gets a prompt ack. For a shorter packet, the ack would cost as
@@ -401,7 +394,7 @@ impl<D: PostedData> Conn<D> {
     /// which packet is sent first. Otherwise records the deferred message, which the packet of the request then acks.
     pub(super) fn may_respond_first(&mut self) -> bool {
         let is_unrecorded = self.deferred.is_some_and(|deferred| !deferred.is_recorded);
-        let has_no_loss = self.flight.lost().is_none() && self.sending_pieces.is_none() && self.flight.probes() == 0;
+        let has_no_loss = self.flight.lost().is_none() && self.sending_pieces.is_none() && self.flight.probes == 0;
         let is_open = !self.ending.is_closed();
         let may = is_unrecorded && has_no_loss && is_open && self.has_requests();
         if may {

@@ -42,8 +42,8 @@ pub(super) struct ReceiveQueue<D: PostedData> {
     /// The credit limit that was last sent to the peer.
     reported: u32,
     shared: bool,
-    /// With an SRQ, whether a message was not accepted for lack of a receive, which the next ack must report.
-    not_accepted: bool,
+    /// With an SRQ, whether a message was not accepted for lack of a receive, which the next ack will report.
+    pub(super) not_accepted: bool,
 }
 
 impl<D: PostedData> ReceiveQueue<D> {
@@ -96,11 +96,6 @@ impl<D: PostedData> ReceiveQueue<D> {
         let not_accepted = std::mem::take(&mut self.not_accepted);
         self.reported = if not_accepted { self.bound } else { self.credits(host) };
         self.reported
-    }
-
-    /// Whether a message was not accepted, and the next ack will report this.
-    pub(super) fn not_accepted(&self) -> bool {
-        self.not_accepted
     }
 
     /// Handles an RNR probe of the peer. If the shared queue is empty, requests a callback for the next receives, so

@@ -38,9 +38,9 @@ impl SendPath {
         let peer_window = u64::from(terms.peer_window_kib) << 10;
         let first_psn = terms.first_psn.0.into();
         SendPath {
-            congestion: Congestion::new(config.congestion, path.mtu() as u64, peer_window, first_psn),
+            congestion: Congestion::new(config.congestion, path.mtu as u64, peer_window, first_psn),
             pacer: Pacer::default(),
-            reported_mtu: path.mtu(),
+            reported_mtu: path.mtu,
             path,
             peer_window,
             extra: terms.overhead,
@@ -106,7 +106,7 @@ impl SendPath {
     /// Records that a packet of this size was sent.
     #[inline(always)]
     pub(super) fn sent<T: Copy>(&mut self, now: Nanos, bytes: u64, flight: &UnackedPackets<T>) {
-        let is_app_limited = flight.delivery().is_app_limited();
+        let is_app_limited = flight.delivery.is_app_limited();
         self.congestion.sent(&SentPacket { now, bytes, in_flight: flight.bytes(), is_app_limited });
         self.pacer.record_sent(now, bytes, self.congestion.pacing_rate(), self.reported_mtu as u64);
     }
@@ -141,7 +141,7 @@ impl SendPath {
             now,
             bytes: acked.bytes,
             rtt: acked.rtt,
-            srtt: flight.rtt().srtt().unwrap_or(0),
+            srtt: flight.rtt.srtt().unwrap_or(0),
             in_flight: flight.bytes(),
             rate: acked.rate,
             is_cwnd_limited: std::mem::take(&mut self.is_cwnd_limited),
@@ -156,7 +156,7 @@ impl SendPath {
         }
         // Persistent congestion (RFC 9002, 7.6): the lost packets were sent over more than three probe timeouts, and no
         // packet sent after the first of them was acked.
-        let duration = flight.rtt().pto(0).saturating_mul(PERSISTENT_CONGESTION_THRESHOLD);
+        let duration = flight.rtt.pto(0).saturating_mul(PERSISTENT_CONGESTION_THRESHOLD);
         let is_long = lost.last_sent - lost.first_sent > duration;
         self.congestion.lost(&LossEvent {
             now,
@@ -164,7 +164,7 @@ impl SendPath {
             ranges: lost.ranges,
             in_flight: flight.bytes(),
             last_sent: lost.last_sent,
-            total_delivered: flight.delivery().total_delivered(),
+            total_delivered: flight.delivery.total_delivered(),
             excess: lost.excess,
             is_persistent: is_long && self.newest_acked <= lost.first_sent,
         });
@@ -177,8 +177,8 @@ impl SendPath {
 
     /// Passes the path MTU to the congestion controller, if it has changed.
     pub(super) fn measure(&mut self) {
-        if self.path.mtu() != self.reported_mtu {
-            self.reported_mtu = self.path.mtu();
+        if self.path.mtu != self.reported_mtu {
+            self.reported_mtu = self.path.mtu;
             self.congestion.resize(self.reported_mtu as u64);
         }
     }

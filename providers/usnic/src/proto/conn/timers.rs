@@ -92,7 +92,7 @@ impl<D: PostedData> Conn<D> {
     }
 
     fn may_send_at(&self, bytes: u64) -> Option<Nanos> {
-        match self.flight.probes() {
+        match self.flight.probes {
             0 => self.send_path.may_send_at(self.now, bytes, self.flight.bytes()),
             _ => Some(0),
         }

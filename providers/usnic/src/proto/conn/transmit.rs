@@ -100,7 +100,7 @@ impl<D: PostedData> Conn<D> {
         if let Some(ControlPacket::Response(nonce, to)) = first {
             return Some(self.write_small(out, Kind::Response, &nonce.to_be_bytes(), Some(to)));
         }
-        if let Some(to) = self.peer_state.transmit(self.now, self.flight.rtt(), &self.terms, out) {
+        if let Some(to) = self.peer_state.transmit(self.now, &self.flight.rtt, &self.terms, out) {
             let is_moving = to != self.peer_state.current_address();
             *if is_moving { &mut self.counters.challenges } else { &mut self.counters.keepalives } += 1;
             return Some(OutgoingPacket { to: Some(to), ..outgoing(out.len() - start) });
@@ -133,7 +133,7 @@ impl<D: PostedData> Conn<D> {
         }
         let (psn, mut sent) = self.flight.lost()?;
         let bytes = self.size(&sent);
-        if self.flight.probes() == 0 && !self.send_path.may_send(self.now, bytes, self.flight.bytes()) {
+        if self.flight.probes == 0 && !self.send_path.may_send(self.now, bytes, self.flight.bytes()) {
             return None;
         }
         if self.must_void(&sent) {
@@ -247,7 +247,7 @@ impl<D: PostedData> Conn<D> {
         }
         let sent = payload.ok()?;
         let bytes = self.size(&sent);
-        if self.flight.probes() == 0 && !self.send_path.may_send(self.now, bytes, self.flight.bytes()) {
+        if self.flight.probes == 0 && !self.send_path.may_send(self.now, bytes, self.flight.bytes()) {
             return None;
         }
         let psn = self.flight.sent(self.now, bytes, sent);
@@ -386,6 +386,6 @@ impl<D: PostedData> Conn<D> {
 
     /// Returns the smoothed round-trip time, or the minimum probe timeout before the first sample.
     pub(super) fn round_trip(&self) -> Nanos {
-        self.flight.rtt().srtt().unwrap_or(self.config.min_timeout)
+        self.flight.rtt.srtt().unwrap_or(self.config.min_timeout)
     }
 }

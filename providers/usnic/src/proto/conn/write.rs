@@ -82,7 +82,7 @@ impl<D: PostedData> Conn<D> {
                 Some(Operation::Atomic(_, Atomic::CompareSwap { compare, swap })) => (compare, Some(swap)),
                 _ => return Default::default(),
             },
-            PayloadOwner::Response => match self.peer_reads.request(sent.slot).and_then(|read| read.previous_value()) {
+            PayloadOwner::Response => match self.peer_reads.request(sent.slot).and_then(|read| read.previous_value) {
                 Some(found) => (found, None),
                 None => return Default::default(),
             },
@@ -189,7 +189,7 @@ impl<D: PostedData> Conn<D> {
     /// accepted, and there are receives again, requests a second ack with the new credit limit.
     #[inline(always)]
     pub(super) fn ack_fields(&mut self, delay: u16, host: &impl ConnCallbacks<D>) -> AckFields {
-        let had_unaccepted_send = self.receives.not_accepted();
+        let had_unaccepted_send = self.receives.not_accepted;
         let credits = self.receives.report(host).into();
         if had_unaccepted_send && self.receives.is_credit_due(host) {
             self.acks.request_ack();
@@ -207,7 +207,7 @@ impl<D: PostedData> Conn<D> {
         out.extend_from_slice(self.ack_fields(delay, host).as_bytes());
         let mut ranges = [SackRange::default(); RANGES];
         let fixed = size_of::<PacketHeader>() + size_of::<AckFields>() + size_of::<SackFields>() + self.send_path.extra;
-        let space = self.send_path.path.mtu().saturating_sub(fixed) / size_of::<SackRange>();
+        let space = self.send_path.path.mtu.saturating_sub(fixed) / size_of::<SackRange>();
         let count = self.received.ranges(&mut ranges[..space.min(RANGES)]);
         let (refusal, refused) = self.ending.refusal().map_or((0, U32::ZERO), |(why, psn)| (why as u8, psn.0.into()));
         let selective = SackFields { ranges: count as u8, refusal, refused, ..SackFields::default() };

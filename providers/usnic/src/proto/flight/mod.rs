@@ -145,8 +145,8 @@ pub(crate) struct UnackedPackets<T> {
     lost_from: Psn,
     ring: PacketRing<T>,
     reorder: Reorder,
-    delivery: Delivery,
-    rtt: Rtt,
+    pub(crate) delivery: Delivery,
+    pub(crate) rtt: Rtt,
     /// Used by `learn_from_first`: time of the first ack of a spuriously retransmitted packet since the last normal
     /// RTT sample, and time of the first transmission of that packet. `None` if there was no such ack.
     unsure: Option<(Nanos, Nanos)>,
@@ -156,10 +156,11 @@ pub(crate) struct UnackedPackets<T> {
     last_pto: Nanos,
     /// Number of probe timeouts since a packet was last newly acked.
     pto_count: u32,
-    probes: u32,
+    /// Number of packets that may be retransmitted after a probe timeout even if the congestion window is full.
+    pub(crate) probes: u32,
     /// Number of acks that reported a gap since the cumulative PSN last advanced.
     duplicate_acks: u32,
-    counters: RecoveryCounters,
+    pub(crate) counters: RecoveryCounters,
 }
 
 impl<T: Copy> UnackedPackets<T> {
@@ -213,13 +214,13 @@ impl<T: Copy> UnackedPackets<T> {
 
     /// Returns the number of bytes in flight, without packets that wait for retransmission.
     pub(crate) fn bytes(&self) -> u64 {
-        self.ring.bytes()
+        self.ring.bytes
     }
 
     /// Returns the number of packets in flight, without packets that wait for retransmission.
     #[cfg(test)]
     pub(crate) fn packets(&self) -> u32 {
-        self.ring.in_flight_count()
+        self.ring.in_flight_count
     }
 
     /// Returns the number of packets that wait for retransmission.
@@ -228,33 +229,15 @@ impl<T: Copy> UnackedPackets<T> {
         self.lost_count
     }
 
-    /// Returns the number of packets that may be retransmitted after a probe timeout even if the congestion window is
-    /// full.
-    pub(crate) fn probes(&self) -> u32 {
-        self.probes
-    }
-
     /// Returns the number of probe timeouts since a packet was last newly acked.
     #[cfg(test)]
     pub(crate) fn pto_count(&self) -> u32 {
         self.pto_count
     }
 
-    pub(crate) fn rtt(&self) -> &Rtt {
-        &self.rtt
-    }
-
-    pub(crate) fn delivery(&self) -> &Delivery {
-        &self.delivery
-    }
-
     /// Marks the connection as app-limited: congestion control allows more data than the connection has to send.
     pub(crate) fn mark_app_limited(&mut self) {
-        self.delivery.mark_app_limited(self.ring.bytes());
-    }
-
-    pub(crate) fn counters(&self) -> &RecoveryCounters {
-        &self.counters
+        self.delivery.mark_app_limited(self.ring.bytes);
     }
 
     /// Returns the state of the packet with this PSN.
@@ -284,7 +267,7 @@ impl<T: Copy> UnackedPackets<T> {
         let psn = self.next;
         let order = self.reorder.transmit();
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
-        let state = self.delivery.sent(now, bytes.into(), self.ring.bytes() + u64::from(bytes));
+        let state = self.delivery.sent(now, bytes.into(), self.ring.bytes + u64::from(bytes));
         self.ring.insert(psn, span, NewPacket { what, bytes, now, order, state });
         self.unacked.set(psn);
         self.next = psn.next();
@@ -342,7 +325,7 @@ impl<T: Copy> UnackedPackets<T> {
         (slot.sent, slot.order, slot.sends) = (now, order, slot.sends.saturating_add(1));
         let bytes = slot.bytes;
         self.ring.append(psn);
-        self.ring.slot_mut(psn).state = self.delivery.sent(now, bytes.into(), self.ring.bytes());
+        self.ring.slot_mut(psn).state = self.delivery.sent(now, bytes.into(), self.ring.bytes);
         self.probes = self.probes.saturating_sub(1);
     }
 
@@ -382,7 +365,7 @@ impl<T: Copy> UnackedPackets<T> {
     /// so recent that its ack cannot have arrived. Congestion control does not count the queued packets as lost.
     pub(crate) fn retransmit_where(&mut self, now: Nanos, is_void: impl Fn(&T) -> bool) {
         // Minimum time from a transmission to its ack: the minimum RTT, less the ack delay that it may include.
-        let trip = self.rtt.min_rtt().unwrap_or(0).saturating_sub(self.rtt.timing().ack_delay);
+        let trip = self.rtt.min_rtt().unwrap_or(0).saturating_sub(self.rtt.timing.ack_delay);
         let mut at = self.first;
         while let Some(psn) = self.unacked.first_set(at, self.next.since(at).unsigned_abs()) {
             let slot = self.ring.slot(psn);

@@ -84,7 +84,7 @@ impl Reorder {
     /// Returns the loss delay: a packet is declared lost this time after its transmission, if a later transmission was
     /// acked (RFC 9002, 6.1.2).
     pub(super) fn loss_delay(&self, rtt: &Rtt) -> Nanos {
-        let (Some(latest), Some(smoothed)) = (rtt.latest_rtt(), rtt.srtt()) else { return rtt.timing().first };
+        let (Some(latest), Some(smoothed)) = (rtt.latest_rtt(), rtt.srtt()) else { return rtt.timing.first };
         let trip = latest.max(smoothed);
         trip.saturating_add((trip / 8).saturating_mul(self.time_threshold).max(MIN_REORDERING_WINDOW))
     }

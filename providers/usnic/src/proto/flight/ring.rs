@@ -49,22 +49,14 @@ pub(super) struct PacketRing<T> {
     slots: Vec<UnackedPacket<T>>,
     /// PSNs of the first and the last packet of the list.
     ends: Option<(Psn, Psn)>,
-    in_flight_count: u32,
+    pub(super) in_flight_count: u32,
     /// Number of bytes in flight.
-    bytes: u64,
+    pub(super) bytes: u64,
 }
 
 impl<T: Copy> PacketRing<T> {
     pub(super) fn new() -> Self {
         PacketRing { slots: Vec::new(), ends: None, in_flight_count: 0, bytes: 0 }
-    }
-
-    pub(super) fn in_flight_count(&self) -> u32 {
-        self.in_flight_count
-    }
-
-    pub(super) fn bytes(&self) -> u64 {
-        self.bytes
     }
 
     /// Returns the packet in flight whose transmission is the oldest.

@@ -18,7 +18,7 @@ impl<T: Copy> UnackedPackets<T> {
             let slot = self.ring.slot(psn);
             let is_late =
                 self.reorder.left_before_newest_acked(slot.order) && now.saturating_sub(slot.sent) >= loss_delay;
-            if !is_late && !self.reorder.exceeds_packet_threshold(slot.order, self.ring.in_flight_count() - 1) {
+            if !is_late && !self.reorder.exceeds_packet_threshold(slot.order, self.ring.in_flight_count - 1) {
                 return;
             }
             self.lose_to_gap(psn, lost);
@@ -50,7 +50,7 @@ impl<T: Copy> UnackedPackets<T> {
 
     /// Returns the time at which the peer times out, provided that enough probes were sent.
     fn peer_timeout_at(&self) -> Nanos {
-        self.progress.saturating_add(self.rtt.timing().give_up)
+        self.progress.saturating_add(self.rtt.timing.give_up)
     }
 
     /// Handles expired timers. The caller must first process all received acks, because otherwise acked packets may be
@@ -61,7 +61,7 @@ impl<T: Copy> UnackedPackets<T> {
         if lost.packets > 0 {
             return ExpiredTimer::Lost(lost);
         }
-        if self.ring.in_flight_count() == 0 || now < self.pto_deadline() {
+        if self.ring.in_flight_count == 0 || now < self.pto_deadline() {
             return ExpiredTimer::Nothing;
         }
         if self.pto_count >= PTOS_BEFORE_GIVING_UP && now >= self.peer_timeout_at() {
@@ -70,7 +70,7 @@ impl<T: Copy> UnackedPackets<T> {
         // The first probe timeout sends one probe, which is sufficient if only an ack was late. Later timeouts send
         // two, because packets are probably being lost (RFC 9002, 6.2.4).
         self.probes = if self.pto_count == 0 { 1 } else { 2 };
-        self.probes = self.probes.min(self.ring.in_flight_count());
+        self.probes = self.probes.min(self.ring.in_flight_count);
         self.pto_count += 1;
         self.last_pto = now;
         for _ in 0..self.probes {

@@ -67,7 +67,7 @@ fn path_mtu_equal_to_the_ceiling_is_found_with_one_probe() {
     for ceiling in [1280, 1500, 9000, 65_536] {
         let (mut path, mut net) = (path(ceiling), Net::new(usize::MAX));
         assert_eq!(net.until(&mut path, 60 * SECONDS), [payload(ceiling, V4)]);
-        assert_eq!((path.mtu(), path.deadline()), (payload(ceiling, V4), None));
+        assert_eq!((path.mtu, path.deadline()), (payload(ceiling, V4), None));
     }
 }
 
@@ -77,9 +77,9 @@ fn path_mtu_is_found_within_a_few_bytes() {
         let (mut path, mut net) = (path(9000), Net::new(carries));
         let sent = net.until(&mut path, 60 * SECONDS);
         assert!(
-            path.mtu() <= carries && path.mtu() + SEARCH_PRECISION >= carries,
+            path.mtu <= carries && path.mtu + SEARCH_PRECISION >= carries,
             "the path carries {carries} bytes, but the MTU is {}",
-            path.mtu()
+            path.mtu
         );
         assert!(
             sent.len() <= 3 * 16,
@@ -97,7 +97,7 @@ fn path_mtu_is_found_within_a_few_bytes() {
     }
     let (mut path, mut net) = (path(9000), Net::new(1472));
     net.until(&mut path, 60 * SECONDS);
-    assert_eq!(path.mtu(), 1472, "a common size is found exactly");
+    assert_eq!(path.mtu, 1472, "a common size is found exactly");
 }
 
 #[test]
@@ -108,32 +108,32 @@ fn one_lost_probe_does_not_rule_out_a_size() {
     path.on_time(PROBE_TIMEOUT);
     assert_eq!(path.next_probe(PROBE_TIMEOUT), Some(1472));
     path.acked(PROBE_TIMEOUT + 1, 1472);
-    assert_eq!(path.mtu(), 1472);
+    assert_eq!(path.mtu, 1472);
 }
 
 #[test]
 fn late_probe_ack_is_accepted_and_an_invalid_one_is_not() {
     let (mut late, mut net) = (path(1500), Net::new(1172));
     net.until(&mut late, 5 * SECONDS);
-    assert_eq!(late.mtu(), 1172);
+    assert_eq!(late.mtu, 1172);
     late.acked(net.now, 1472);
-    assert_eq!(late.mtu(), 1472);
+    assert_eq!(late.mtu, 1472);
     let mut lied = path(9000);
     for size in [0, 1172, 1300, 8973, 65_507, usize::MAX] {
         lied.acked(0, size);
     }
-    assert_eq!(lied.mtu(), 1172);
+    assert_eq!(lied.mtu, 1172);
 }
 
 #[test]
 fn path_mtu_search_is_repeated_after_ten_minutes() {
     let (mut path, mut net) = (path(1500), Net::new(1400));
     net.until(&mut path, 60 * SECONDS);
-    assert!(path.mtu() <= 1400);
+    assert!(path.mtu <= 1400);
     net.carries = 1472;
     assert!(net.until(&mut path, 500 * SECONDS).is_empty());
     net.until(&mut path, 700 * SECONDS);
-    assert_eq!(path.mtu(), 1472);
+    assert_eq!(path.mtu, 1472);
 }
 
 #[test]
@@ -144,13 +144,13 @@ fn probe_size_rejected_by_the_host_limits_the_path_mtu() {
     assert_eq!(path.next_probe(0), Some(size - 1), "the search continues immediately below the rejected size");
     path.limit(0, 1472);
     net.until(&mut path, SECONDS);
-    assert_eq!(path.mtu(), 1472);
+    assert_eq!(path.mtu, 1472);
     path.limit(SECONDS, 1400);
-    assert_eq!(path.mtu(), 1400, "a limit below the confirmed size lowers it");
+    assert_eq!(path.mtu, 1400, "a limit below the confirmed size lowers it");
     path.limit(SECONDS, 0);
-    assert_eq!(path.mtu(), payload(MIN_IP_PACKET, V4), "the MTU never goes below the minimum packet of IP");
+    assert_eq!(path.mtu, payload(MIN_IP_PACKET, V4), "the MTU never goes below the minimum packet of IP");
     net.until(&mut path, 700 * SECONDS);
-    assert_eq!(path.mtu(), payload(9000, V4));
+    assert_eq!(path.mtu, payload(9000, V4));
 }
 
 #[test]
@@ -166,12 +166,12 @@ fn black_hole_is_detected_and_path_mtu_search_restarts() {
         let found = net.now + SECONDS;
         net.until(&mut path, found);
         assert_eq!(path.black_holes(), 1);
-        assert!(path.mtu() <= carries);
+        assert!(path.mtu <= carries);
         net.until(&mut path, found + 30 * SECONDS);
         assert!(
-            path.mtu() <= carries && path.mtu() + SEARCH_PRECISION >= carries,
+            path.mtu <= carries && path.mtu + SEARCH_PRECISION >= carries,
             "the path carries {carries} bytes, but the MTU is {}",
-            path.mtu()
+            path.mtu
         );
     }
 }
@@ -181,7 +181,7 @@ fn packets_are_small_while_a_black_hole_is_suspected() {
     let large = |path: &mut PathMtu| {
         let mut net = Net::new(usize::MAX);
         net.until(path, SECONDS);
-        assert_eq!((path.mtu(), path.size()), (1472, 1472));
+        assert_eq!((path.mtu, path.size()), (1472, 1472));
         net
     };
     // Two consecutive probe timeouts of large packets start the probes for a black hole.
@@ -191,7 +191,7 @@ fn packets_are_small_while_a_black_hole_is_suspected() {
     silent.timed_out(net.now, 1472);
     assert_eq!(silent.size(), 1472, "timeouts of small packets do not count, and one is not enough");
     silent.timed_out(net.now, 1472);
-    assert_eq!((silent.mtu(), silent.size()), (1472, 1172));
+    assert_eq!((silent.mtu, silent.size()), (1472, 1172));
     silent.acked(net.now, 1472);
     assert_eq!((silent.size(), silent.deadline()), (1472, None), "an acked large packet ends the suspicion");
     silent.timed_out(net.now, 1472);
@@ -203,7 +203,7 @@ fn packets_are_small_while_a_black_hole_is_suspected() {
     assert_eq!(quiet.size(), 1472);
     let soon = net.now + PAIR_INTERVAL;
     net.until(&mut quiet, soon);
-    assert_eq!((quiet.mtu(), quiet.size(), quiet.black_holes()), (1472, 1172, 0));
+    assert_eq!((quiet.mtu, quiet.size(), quiet.black_holes()), (1472, 1172, 0));
 }
 
 #[test]
@@ -213,12 +213,12 @@ fn outage_is_no_black_hole_and_gets_few_probes() {
     net.carries = 0;
     (0..1000).for_each(|_| path.lost(net.now, 1472));
     let sent = net.until(&mut path, 61 * SECONDS);
-    assert_eq!((path.black_holes(), path.mtu()), (0, 1472));
+    assert_eq!((path.black_holes(), path.mtu), (0, 1472));
     assert_eq!(path.size(), 1472, "the size stays large if small packets are not acked either");
     assert!(sent.len() < 200, "{} probes were sent, more than 200", sent.len());
     net.carries = usize::MAX;
     net.until(&mut path, 70 * SECONDS);
-    assert_eq!((path.black_holes(), path.mtu(), path.deadline()), (0, 1472, None));
+    assert_eq!((path.black_holes(), path.mtu, path.deadline()), (0, 1472, None));
 }
 
 #[test]
@@ -243,7 +243,7 @@ fn random_loss_is_no_black_hole() {
         }
         assert!(suspected > 0, "loss of {loss} never raised a suspicion, so the test shows nothing");
         assert_eq!(
-            (path.black_holes(), path.mtu()),
+            (path.black_holes(), path.mtu),
             (0, 1472),
             "loss of {loss} in trains of {train} packets is no black hole"
         );
@@ -265,7 +265,7 @@ fn losses_of_small_packets_do_not_start_black_hole_probes() {
 fn extreme_sizes_and_times_cause_no_overflow() {
     for (start, ceiling) in [(0, 0), (usize::MAX, usize::MAX), (2000, 1000), (1, usize::MAX)] {
         let mut path = PathMtu::new(start, ceiling, usize::MAX / 2);
-        assert!(path.mtu() >= 1);
+        assert!(path.mtu >= 1);
         path.next_probe(Nanos::MAX);
         path.on_time(Nanos::MAX);
         path.limit(Nanos::MAX, 0);
@@ -273,6 +273,6 @@ fn extreme_sizes_and_times_cause_no_overflow() {
         path.next_probe(Nanos::MAX);
         path.acked(Nanos::MAX, usize::MAX);
         path.record_acked(usize::MAX);
-        assert!(path.mtu() >= 1);
+        assert!(path.mtu >= 1);
     }
 }

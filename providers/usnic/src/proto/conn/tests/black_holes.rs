@@ -17,7 +17,7 @@ fn pair(memory: usize) -> ConnPair {
     let mut pair = ConnPair::new(&PairConfig { config, mtu: LARGE, memory, ..PairConfig::default() });
     pair.network.mtu = LARGE;
     pair.pass(SECONDS);
-    assert_eq!(pair.a.conn.send_path.path.mtu(), LARGE, "the search must find the MTU of the path");
+    assert_eq!(pair.a.conn.send_path.path.mtu, LARGE, "the search must find the MTU of the path");
     pair
 }
 
@@ -32,7 +32,7 @@ fn black_hole_delays_data_by_less_than_five_timeouts() {
     // This write gives RTT samples.
     pair.write(Endpoint::A, 0, 20_000, BYTES);
     pair.until("a write is done", |pair| is_done(pair, 1));
-    let timeout = pair.a.conn.flight.rtt().pto(0);
+    let timeout = pair.a.conn.flight.rtt.pto(0);
     pair.write(Endpoint::A, 0, BYTES, BYTES);
     pair.pump(Endpoint::A, 10);
     pair.network.mtu = LEFT;
@@ -60,7 +60,7 @@ fn detected_black_hole_reduces_the_packet_size() {
         pair.pass(20 * MILLIS);
     }
     assert_eq!(pair.a.conn.send_path.path.black_holes(), 1);
-    let mtu = pair.a.conn.send_path.path.mtu();
+    let mtu = pair.a.conn.send_path.path.mtu;
     assert!((LEFT - 100..=LEFT).contains(&mtu), "the MTU is {mtu} bytes, instead of {LEFT} or up to 100 less");
     let refragmented = pair.a.conn.counters().refragmented;
     pair.write(Endpoint::A, 0, 100_000, 100_000);

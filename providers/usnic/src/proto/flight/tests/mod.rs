@@ -168,7 +168,7 @@ fn only_packets_sent_after_a_retransmission_declare_it_lost() {
     assert_eq!(sender.lost(0, &[(1, 4)]), 0, "packets that were sent before the retransmission do not count");
     sender.now += TRIP / 2;
     assert_eq!(sender.lost(0, &[(1, 7)]), 1, "three packets sent after the retransmission show that it is lost");
-    assert_eq!((sender.resend(), sender.flight.counters().losses), (vec![0], 2));
+    assert_eq!((sender.resend(), sender.flight.counters.losses), (vec![0], 2));
 }
 
 #[test]
@@ -197,7 +197,7 @@ fn duplicate_ack_with_a_gap_retransmits_once() {
     }
     sender.now += TRIP;
     assert_eq!(sender.lost(0, &[(1, 3)]), 1, "the retransmission is lost after its RTT");
-    let counters = *sender.flight.counters();
+    let counters = sender.flight.counters;
     assert_eq!((counters.losses, counters.repeated, counters.spurious_losses), (2, 1003, 0));
 }
 
@@ -217,7 +217,7 @@ fn old_and_invalid_acks_are_ignored() {
         sender.ack(4, &[]).unwrap();
         sender.now += 3 * TRIP;
         assert!(sender.ack(3, &[]).unwrap().old && sender.ack(-4092, &[(5, 7)]).unwrap().old);
-        assert_eq!(sender.flight.counters().old, 2);
+        assert_eq!(sender.flight.counters.old, 2);
         let foreign = [11, 4096, -4093, 1 << 30, i32::MAX, i32::MIN, -(1 << 30)];
         foreign.iter().for_each(|&next| {
             assert_eq!(sender.ack(next, &[]), Err(OutOfWindow), "an ack of {next} is outside of the window")
@@ -228,7 +228,7 @@ fn old_and_invalid_acks_are_ignored() {
         for range in hostile {
             assert_eq!(sender.ack(5, &[(6, 7), range]), Err(OutOfWindow), "range {range:?} is outside of the window");
         }
-        assert_eq!(sender.flight.counters().beyond_sent, (foreign.len() + hostile.len()) as u64);
+        assert_eq!(sender.flight.counters.beyond_sent, (foreign.len() + hostile.len()) as u64);
         assert_eq!(
             (sender.flight.packets(), sender.flight.cumulative()),
             (6, Psn(start).plus(4)),
@@ -262,21 +262,21 @@ fn timeouts_double_and_probe_with_one_or_two_packets() {
         "the first timeout is 100 ms without an RTT sample"
     );
     assert_eq!(sender.flight.on_time(start + 100 * MILLIS - 1), ExpiredTimer::Nothing);
-    assert_eq!((sender.wait(), sender.flight.probes()), (ExpiredTimer::Probe(1), 1));
+    assert_eq!((sender.wait(), sender.flight.probes), (ExpiredTimer::Probe(1), 1));
     assert_eq!(sender.flight.retransmit_cause(Psn(0)), Some(RetransmitCause::Pto));
     assert_eq!(sender.resend(), [0]);
-    assert_eq!((sender.flight.probes(), sender.flight.pto_count()), (0, 1));
+    assert_eq!((sender.flight.probes, sender.flight.pto_count()), (0, 1));
     assert_eq!((sender.wait(), sender.now), (ExpiredTimer::Probe(2), start + 300 * MILLIS));
     assert_eq!(sender.resend(), [1, 2], "the probes are the packets that were sent first");
     assert_eq!((sender.wait(), sender.now), (ExpiredTimer::Probe(2), start + 700 * MILLIS));
     sender.resend();
-    assert_eq!(sender.flight.counters().probes, 5);
+    assert_eq!(sender.flight.counters.probes, 5);
     sender.ack(49, &[]).unwrap();
-    assert_eq!((sender.flight.pto_count(), sender.flight.probes()), (0, 0), "an ack resets the backoff and the probes");
+    assert_eq!((sender.flight.pto_count(), sender.flight.probes), (0, 0), "an ack resets the backoff and the probes");
     assert_eq!(sender.resend(), [49], "packet 49 is lost, because later probes were acked");
     for _ in 0..3 {
         assert_eq!(
-            (sender.wait(), sender.flight.probes()),
+            (sender.wait(), sender.flight.probes),
             (ExpiredTimer::Probe(1), 1),
             "only one packet is in flight, so there is one probe"
         );
@@ -295,7 +295,7 @@ fn timeout_follows_the_rtt_and_restarts_on_progress() {
     assert_eq!(sender.flight.deadline(), Some(start + 2450 * MICROS), "the deadline is that of the oldest packet");
     sender.now += MILLIS;
     sender.ack(1, &[]).unwrap();
-    let deadline = sender.now + sender.flight.rtt().pto(0);
+    let deadline = sender.now + sender.flight.rtt.pto(0);
     assert_eq!(sender.flight.deadline(), Some(deadline), "every progress restarts the timeout");
     assert!(deadline > start + 2450 * MICROS);
 }
@@ -357,7 +357,7 @@ fn only_packets_sent_once_give_rtt_samples() {
     sender.resend();
     sender.now += 5 * TRIP;
     assert_eq!(sender.ack(4, &[]).unwrap().rtt, None);
-    assert_eq!(sender.flight.rtt().latest_rtt(), Some(TRIP));
+    assert_eq!(sender.flight.rtt.latest_rtt(), Some(TRIP));
     sender.send(3);
     sender.now += 2 * TRIP;
     assert_eq!(sender.ack(4, &[(6, 7)]).unwrap().rtt, Some(2 * TRIP));
@@ -378,7 +378,7 @@ fn spurious_retransmission_raises_the_loss_thresholds() {
         (3, 0),
         "acks faster than an RTT show spurious retransmissions, which prove no other loss"
     );
-    assert_eq!(sender.flight.counters().spurious_losses, 3);
+    assert_eq!(sender.flight.counters.spurious_losses, 3);
     assert_eq!(sender.lost(6, &[(7, 12)]), 0, "five later packets are fewer than the raised threshold");
     assert_eq!(sender.lost(6, &[(7, 16)]), 1, "nine later packets reach the raised threshold");
 }
@@ -396,9 +396,9 @@ fn early_acks_of_retransmissions_do_not_lengthen_the_rtt() {
         sender.ack(packet, &[]).unwrap();
     }
     assert!(
-        sender.flight.rtt().srtt().unwrap() <= TRIP,
+        sender.flight.rtt.srtt().unwrap() <= TRIP,
         "early acks must not lengthen the RTT: {:?}",
-        sender.flight.rtt()
+        &sender.flight.rtt
     );
 }
 

@@ -177,6 +177,6 @@ fn invalid_and_old_acks_change_nothing() {
         assert!(sender.ack(-1 - (bits % 4000) as i32, &[]).unwrap().old);
     }
     assert_eq!((sender.flight.packets(), sender.flight.lost_packets(), sender.done.len()), (100, 0, 0));
-    assert_eq!((sender.flight.counters().beyond_sent, sender.flight.counters().old), (60_000, 20_000));
+    assert_eq!((sender.flight.counters.beyond_sent, sender.flight.counters.old), (60_000, 20_000));
     assert_eq!(sender.ack(100, &[]).unwrap().packets, 100);
 }

@@ -97,7 +97,7 @@ impl SimTransfer {
     /// Sends as many packets as the window allows: retransmissions first, then new packets.
     fn send(&mut self, left: &mut u32) {
         loop {
-            let may = self.flight.packets() < CWND || self.flight.probes() > 0;
+            let may = self.flight.packets() < CWND || self.flight.probes > 0;
             if let (true, Some((psn, _))) = (may, self.flight.lost()) {
                 self.flight.record_retransmission(self.now, psn);
                 self.put_on_path(InFlight::Packet(psn.0));
@@ -150,7 +150,7 @@ impl SimTransfer {
             prop_assert!(
                 self.now < 600 * SECONDS,
                 "the transfer does not complete within 600 s: {:?}",
-                self.flight.counters()
+                self.flight.counters
             );
             if self.clock.is_due(self.now) {
                 self.ack();
@@ -200,16 +200,16 @@ fn through(conditions: NetworkConditions) -> SimTransfer {
 #[test]
 fn clean_path_has_no_retransmission() {
     let world = through(NetworkConditions::default());
-    let counters = world.flight.counters();
+    let counters = world.flight.counters;
     assert_eq!((counters.losses, counters.probes, world.wasted), (0, 0, 0));
-    let trip = world.flight.rtt().srtt().unwrap();
+    let trip = world.flight.rtt.srtt().unwrap();
     assert!((2 * ONE_WAY..2 * ONE_WAY + CWND as u64 * SEND_INTERVAL).contains(&trip), "the smoothed RTT is {trip} ns");
 }
 
 #[test]
 fn lossy_path_has_few_spurious_retransmissions() {
     let world = through(NetworkConditions { loses: 50, loses_acks: 50, ..NetworkConditions::default() });
-    let counters = world.flight.counters();
+    let counters = world.flight.counters;
     assert!(
         counters.losses + counters.probes < 20_000 * 6 / 100,
         "more than 6 % of the packets were retransmitted: {counters:?}"
@@ -222,7 +222,7 @@ fn lossy_path_has_few_spurious_retransmissions() {
 fn loss_thresholds_adapt_to_reordering() {
     let conditions = NetworkConditions { reorders: 100, late: 60 * MICROS, ..NetworkConditions::default() };
     let world = through(conditions);
-    let counters = world.flight.counters();
+    let counters = world.flight.counters;
     assert!(
         counters.spurious_losses > 0 && world.wasted < 400,
         "thresholds did not adapt: {} duplicates, {counters:?}",
@@ -238,7 +238,7 @@ fn rtt_follows_a_large_increase_of_delay() {
         let conditions =
             NetworkConditions { slower: Some((10 * MILLIS, by)), loses: 2, ..NetworkConditions::default() };
         let world = SimTransfer::new(7, seed, conditions).run(40_000).unwrap();
-        let trip = world.flight.rtt().srtt().unwrap();
+        let trip = world.flight.rtt.srtt().unwrap();
         assert!(
             (2 * by..3 * by).contains(&trip),
             "the smoothed RTT is {trip} ns instead of about {} ns",
@@ -248,7 +248,7 @@ fn rtt_follows_a_large_increase_of_delay() {
             world.wasted < 4_000,
             "delay of {by} ns: {} of 40,000 packets were received twice: {:?}",
             world.wasted,
-            world.flight.counters()
+            world.flight.counters
         );
     }
 }
