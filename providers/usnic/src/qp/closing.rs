@@ -17,31 +17,26 @@ use crate::net::receive::PacketRun;
 use crate::proto::Nanos;
 use crate::proto::conn::ConnConfig;
 use crate::proto::schedule::PendingWork;
-use crate::qp::context::{ClosingCallbacks, QpContext};
+use crate::qp::context::ClosingCallbacks;
 use crate::qp::handler::{ConnectionHandler, ConnectionParams};
 use crate::qp::transport::Transport;
 
 /// A connection that has ended locally.
 pub(crate) struct ClosingConnection {
     device: std::sync::Weak<Device>,
-    context: QpContext,
     transport: Mutex<Transport>,
 }
 
 impl ClosingConnection {
     /// Replaces the queue pair by a closing connection in the connection table. If late packets need no reply, frees
     /// the connection number instead.
-    pub(crate) fn start(device: &Arc<Device>, context: &QpContext, transport: Transport, now: Nanos) {
+    pub(crate) fn start(device: &Arc<Device>, transport: Transport, now: Nanos) {
         let number = transport.number;
         if transport.conn.can_be_freed() {
             return device.free_number(number);
         }
         let pending_work = transport.pending_work(now);
-        let closing = ClosingConnection {
-            device: Arc::downgrade(device),
-            context: context.without_queues(),
-            transport: Mutex::new(transport),
-        };
+        let closing = ClosingConnection { device: Arc::downgrade(device), transport: Mutex::new(transport) };
         device.replace_handler(number, Arc::new(closing), &pending_work);
     }
 
@@ -66,17 +61,11 @@ impl ClosingConnection {
 
 /// Sends a Reset for a connection that the consumer ended between the handshake and `open`.
 #[cold]
-pub(crate) fn reset_new(
-    device: &Arc<Device>,
-    config: &ConnConfig,
-    context: &QpContext,
-    params: ConnectionParams,
-    now: Nanos,
-) {
+pub(crate) fn reset_new(device: &Arc<Device>, config: &ConnConfig, params: ConnectionParams, now: Nanos) {
     let mut transport = Transport::new(config, params, now);
-    transport.conn.abort(now, &mut ClosingCallbacks);
-    transport.transmit(now, &mut ClosingCallbacks, context);
-    ClosingConnection::start(device, context, transport, now);
+    transport.conn.abort(now, &mut ClosingCallbacks(None));
+    transport.transmit(now, &mut ClosingCallbacks(None));
+    ClosingConnection::start(device, transport, now);
 }
 
 impl ConnectionHandler for ClosingConnection {
@@ -91,7 +80,7 @@ impl ConnectionHandler for ClosingConnection {
 
     fn receive(&self, now: Nanos, number: u32, from: SocketAddr, packets: PacketRun<'_>) -> PendingWork {
         self.with(now, number, |transport| {
-            let unmatched = transport.receive(now, from, packets, &mut ClosingCallbacks);
+            let unmatched = transport.receive(now, from, packets, &mut ClosingCallbacks(None));
             if let Some(device) = self.device.upgrade() {
                 device.count_unmatched(unmatched);
             }
@@ -99,11 +88,11 @@ impl ConnectionHandler for ClosingConnection {
     }
 
     fn transmit(&self, now: Nanos, number: u32) -> PendingWork {
-        self.with(now, number, |transport| transport.transmit(now, &mut ClosingCallbacks, &self.context))
+        self.with(now, number, |transport| transport.transmit(now, &mut ClosingCallbacks(None)))
     }
 
     fn on_time(&self, now: Nanos, number: u32) -> PendingWork {
-        self.with(now, number, |transport| transport.conn.on_time(now, &mut ClosingCallbacks))
+        self.with(now, number, |transport| transport.conn.on_time(now, &mut ClosingCallbacks(None)))
     }
 
     fn sends_to(&self, peer: SocketAddr) -> bool {

@@ -25,7 +25,7 @@ use crate::memory::regions::{PeerIds, Regions};
 use crate::net::short_packet::ShortPacket;
 use crate::proto::Nanos;
 use crate::proto::conn::{
-    CompletionCallbacks, MemoryCallbacks, Operation, PostedData, SendValue, SharedReceiveCallbacks,
+    CompletionCallbacks, ConnCallbacks, MemoryCallbacks, Operation, PostedData, SendValue, SharedReceiveCallbacks,
 };
 use crate::proto::wire::{FRAGMENT, Refusal};
 use crate::srq::{SrqRecv, SrqWaiter};
@@ -132,25 +132,6 @@ pub(crate) struct QpContext {
 }
 
 impl QpContext {
-    /// Returns a context without queues, for a closing connection, which reports no completions.
-    pub(crate) fn without_queues(&self) -> QpContext {
-        let (regions, windows, jobs) = (self.regions.clone(), self.windows.clone(), self.jobs.clone());
-        QpContext {
-            regions,
-            windows,
-            jobs,
-            ep: self.ep,
-            pd: self.pd,
-            domain: self.domain.clone(),
-            recv_pd: self.recv_pd,
-            pool: None,
-            shared_in_use: AtomicU32::new(0),
-            max_shared_in_use: AtomicU32::new(0),
-            recv_cq: None,
-            request_cq: None,
-        }
-    }
-
     /// Returns the identifiers that checks of the peer's accesses need.
     #[inline]
     pub(crate) fn peer_ids(&self) -> PeerIds {
@@ -267,6 +248,18 @@ fn scatter(context: &QpContext, pd: u32, list: &Segments, offset: u32, bytes: &[
 impl PostedData for QpContext {
     type Request = WorkRequest;
     type Recv = RecvRequest;
+}
+
+/// The callbacks of a transport's connection, and the context that has the memory of its payload.
+pub(crate) trait TransportHost: ConnCallbacks<QpContext> {
+    /// Returns `None` for a closing connection, which sends no payload.
+    fn context(&self) -> Option<&QpContext>;
+}
+
+impl TransportHost for &QpContext {
+    fn context(&self) -> Option<&QpContext> {
+        Some(self)
+    }
 }
 
 impl MemoryCallbacks<QpContext> for &QpContext {
@@ -387,15 +380,21 @@ impl CompletionCallbacks<QpContext> for &QpContext {
     }
 }
 
-/// Callbacks of a closing connection. They access no memory and report no completion.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ClosingCallbacks;
+/// Callbacks of a closing connection, and of the exit handler. They access no memory and report no completion. The exit
+/// handler has a context, because it may send payload.
+pub(crate) struct ClosingCallbacks<'a>(pub(crate) Option<&'a QpContext>);
 
-impl MemoryCallbacks<QpContext> for ClosingCallbacks {}
+impl TransportHost for ClosingCallbacks<'_> {
+    fn context(&self) -> Option<&QpContext> {
+        self.0
+    }
+}
 
-impl SharedReceiveCallbacks<QpContext> for ClosingCallbacks {}
+impl MemoryCallbacks<QpContext> for ClosingCallbacks<'_> {}
 
-impl CompletionCallbacks<QpContext> for ClosingCallbacks {
+impl SharedReceiveCallbacks<QpContext> for ClosingCallbacks<'_> {}
+
+impl CompletionCallbacks<QpContext> for ClosingCallbacks<'_> {
     fn execute_bind(&mut self, _: &WorkRequest) -> Result<bool, Status> {
         Err(Status::Flushed)
     }

@@ -256,7 +256,7 @@ impl Connection for Qp {
         if let Some(transport) = &mut state.transport {
             let now = device::now();
             transport.conn.drain(now);
-            transport.transmit(now, &mut &self.0.context, &self.0.context);
+            transport.transmit(now, &mut &self.0.context);
             self.0.schedule(state, now);
         } else {
             // After the handshake, the consumer may disconnect before `open` is called. `open` then starts the drain.

@@ -26,7 +26,7 @@ use crate::proto::schedule::PendingWork;
 use crate::proto::seal::Seal;
 use crate::proto::wire::{self, FRAGMENT};
 use crate::proto::{MICROS, Nanos};
-use crate::qp::context::QpContext;
+use crate::qp::context::{QpContext, TransportHost};
 use crate::qp::handler::{ConnectionParams, NextService};
 
 /// Time in nanoseconds between attempts to send on a full socket.
@@ -153,14 +153,14 @@ impl Transport {
     }
 
     /// Sends one batch, unless an earlier batch waits because the socket is full.
-    pub(crate) fn transmit(&mut self, now: Nanos, host: &mut impl ConnCallbacks<QpContext>, context: &QpContext) {
-        self.send_until(now, host, context, |_| false);
+    pub(crate) fn transmit(&mut self, now: Nanos, host: &mut impl TransportHost) {
+        self.send_until(now, host, |_| false);
     }
 
     /// Sends one batch, which ends when no request waits to be sent, unless an earlier batch waits because the socket
     /// is full. Then does the work that reception has deferred.
-    pub(crate) fn send_now(&mut self, now: Nanos, host: &mut impl ConnCallbacks<QpContext>, context: &QpContext) {
-        self.send_until(now, host, context, |conn| !conn.has_requests());
+    pub(crate) fn send_now(&mut self, now: Nanos, host: &mut impl TransportHost) {
+        self.send_until(now, host, |conn| !conn.has_requests());
         self.conn.process_deferred_receptions(host); // Deferred until here, so that the packet is sent earlier.
     }
 
@@ -221,13 +221,7 @@ impl Transport {
         });
     }
 
-    fn send_until(
-        &mut self,
-        now: Nanos,
-        host: &mut impl ConnCallbacks<QpContext>,
-        context: &QpContext,
-        is_enough: impl Fn(&ProtoConn) -> bool,
-    ) {
+    fn send_until(&mut self, now: Nanos, host: &mut impl TransportHost, is_enough: impl Fn(&ProtoConn) -> bool) {
         if let Some((mut batch, to, again)) = self.blocked.take() {
             if now < again {
                 self.blocked = Some((batch, to, again));
@@ -244,11 +238,13 @@ impl Transport {
             }
         }
         SCRATCH.with_borrow_mut(|scratch| {
-            let to = self.fill(scratch, now, host, context, is_enough);
+            let to = self.fill(scratch, now, host, is_enough);
             if !scratch.batch.is_empty() {
                 self.send(scratch, to, now, host);
             }
-            scratch.guards.release(&context.regions);
+            if let Some(context) = host.context() {
+                scratch.guards.release(&context.regions);
+            }
         })
     }
 
@@ -257,15 +253,14 @@ impl Transport {
         &mut self,
         scratch: &mut SendScratch,
         now: Nanos,
-        host: &mut impl ConnCallbacks<QpContext>,
-        context: &QpContext,
+        host: &mut impl TransportHost,
         is_enough: impl Fn(&ProtoConn) -> bool,
     ) -> SocketAddr {
         let mut batch_to = None;
         while scratch.batch.has_capacity(0, MAX_PARTS) && scratch.batch.bytes() < BATCH_TARGET {
             let Some(outgoing) = self.conn.transmit(now, scratch.batch.header_buffer(), host) else { break };
             let to = outgoing.to.unwrap_or_else(|| self.conn.peer());
-            if let Err(status) = self.append_payload(scratch, &outgoing, context) {
+            if let Err(status) = self.append_payload(scratch, &outgoing, host.context()) {
                 scratch.batch.drop_packet();
                 self.conn.source_unreadable(&outgoing.unsent(), status, host);
                 continue;
@@ -286,7 +281,7 @@ impl Transport {
         &mut self,
         scratch: &mut SendScratch,
         outgoing: &OutgoingPacket,
-        context: &QpContext,
+        context: Option<&QpContext>,
     ) -> Result<(), Status> {
         if self.seal.is_some() {
             return self.append_sealed(scratch.batch.header_buffer(), outgoing, context);
@@ -297,9 +292,9 @@ impl Transport {
         let add = |batch: &mut SendBatch, address: u64, length: u64| unsafe {
             batch.memory(address as *const u8, length as usize)
         };
-        match outgoing.payload {
-            Payload::None => Ok(()),
-            Payload::Request { slot, offset, length } => {
+        match (outgoing.payload, context) {
+            (Payload::None, _) => Ok(()),
+            (Payload::Request { slot, offset, length }, Some(context)) => {
                 let Some(request) = self.conn.request(slot) else { return Err(Status::LocalEp) };
                 request.segments.slice(offset.into(), length.into()).try_for_each(|segment| {
                     guards.acquire(&context.regions, context.pd, &segment)?;
@@ -307,16 +302,17 @@ impl Transport {
                     Ok(())
                 })
             }
-            Payload::Remote { key, address, length, .. } => {
+            (Payload::Remote { key, address, length, .. }, Some(context)) => {
                 let segment = Segment { key, pad: 0, address, length: length.into() };
                 let address = guards.acquire_for_peer(&context.regions, context.peer_ids(), &segment)?;
                 add(batch, address, segment.length);
                 Ok(())
             }
-            Payload::Padding(length) => {
+            (Payload::Padding(length), _) => {
                 batch.padding(length as usize);
                 Ok(())
             }
+            (Payload::Request { .. } | Payload::Remote { .. }, None) => Err(Status::LocalEp),
         }
     }
 
@@ -326,19 +322,20 @@ impl Transport {
         &mut self,
         out: &mut Vec<u8>,
         outgoing: &OutgoingPacket,
-        context: &QpContext,
+        context: Option<&QpContext>,
     ) -> Result<(), Status> {
         let start = out.len() - outgoing.header;
-        match outgoing.payload {
-            Payload::None => {}
-            Payload::Request { slot, offset, length } => {
+        match (outgoing.payload, context) {
+            (Payload::None, _) => {}
+            (Payload::Request { slot, offset, length }, Some(context)) => {
                 let Some(request) = self.conn.request(slot) else { return Err(Status::LocalEp) };
                 context.gather(&request.segments, offset.into(), length as usize, out)?;
             }
-            Payload::Remote { key, address, length, .. } => {
+            (Payload::Remote { key, address, length, .. }, Some(context)) => {
                 context.append_readable(&Segment { key, pad: 0, address, length: length.into() }, out)?;
             }
-            Payload::Padding(length) => out.resize(out.len() + length as usize, 0),
+            (Payload::Padding(length), _) => out.resize(out.len() + length as usize, 0),
+            (Payload::Request { .. } | Payload::Remote { .. }, None) => return Err(Status::LocalEp),
         }
         // Encryption fails only if the 64-bit packet counter is used up.
         let is_sealed = self.seal.as_mut().is_none_or(|seal| seal.seal(out, start));

@@ -20,9 +20,9 @@ impl QpCore {
         if let Some(mut transport) = state.transport.take() {
             // The ack precedes the Reset, so that requests of the peer succeed if their messages have arrived.
             transport.conn.ack_all(now, &mut &self.context);
-            transport.transmit(now, &mut &self.context, &self.context);
+            transport.transmit(now, &mut &self.context);
             transport.conn.abort(now, &mut &self.context);
-            transport.transmit(now, &mut &self.context, &self.context);
+            transport.transmit(now, &mut &self.context);
             if let Some(pool) = &self.context.pool {
                 pool.srq.cancel_wait(&pool.waiter);
             }
@@ -30,7 +30,7 @@ impl QpCore {
             self.ia_counters.add_past(&counters);
             counters::log(self.context.ep, &counters);
             state.past = Some(Box::new(counters));
-            ClosingConnection::start(&self.device, &self.context, transport, now);
+            ClosingConnection::start(&self.device, transport, now);
         }
         self.flush(state);
     }

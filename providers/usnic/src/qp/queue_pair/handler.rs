@@ -32,7 +32,7 @@ impl ConnectionHandler for QpCore {
         let mut state = self.state.lock();
         if state.phase != QpPhase::Connecting(params.number) {
             drop(state);
-            closing::reset_new(&self.device, &self.config, &self.context, params, now);
+            closing::reset_new(&self.device, &self.config, params, now);
             return None;
         }
         let mut transport = Transport::new(&self.config, params, now);
@@ -61,7 +61,7 @@ impl ConnectionHandler for QpCore {
     }
 
     fn transmit(&self, now: Nanos, number: u32) -> PendingWork {
-        self.with(now, number, |transport| transport.transmit(now, &mut &self.context, &self.context))
+        self.with(now, number, |transport| transport.transmit(now, &mut &self.context))
     }
 
     fn on_time(&self, now: Nanos, number: u32) -> PendingWork {
@@ -107,10 +107,11 @@ impl QpCore {
         let Some(mut state) = self.state.try_lock_for(counters::EXIT_LOCK_TIMEOUT) else { return };
         if let Some(transport) = &mut state.transport {
             let now = device::now();
-            transport.conn.ack_all(now, &mut ClosingCallbacks);
-            transport.transmit(now, &mut ClosingCallbacks, &self.context);
-            transport.conn.abort(now, &mut ClosingCallbacks);
-            transport.transmit(now, &mut ClosingCallbacks, &self.context);
+            let mut host = ClosingCallbacks(Some(&self.context));
+            transport.conn.ack_all(now, &mut host);
+            transport.transmit(now, &mut host);
+            transport.conn.abort(now, &mut host);
+            transport.transmit(now, &mut host);
         }
     }
 }
@@ -121,7 +122,7 @@ impl SrqWaiter for QpCore {
         let Some(transport) = &mut state.transport else { return false };
         let now = device::now();
         let is_reported = transport.conn.check_credits(&mut &self.context);
-        transport.transmit(now, &mut &self.context, &self.context);
+        transport.transmit(now, &mut &self.context);
         self.schedule(state, now);
         is_reported
     }

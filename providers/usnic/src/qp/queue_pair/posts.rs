@@ -149,7 +149,7 @@ impl QpCore {
                 let is_behind = transport.conn.has_requests();
                 transport.conn.post(now, post, fill, &mut &self.context);
                 if may_send_now {
-                    transport.send_now(now, &mut &self.context, &self.context);
+                    transport.send_now(now, &mut &self.context);
                 } else if is_behind {
                     // An earlier request is waiting to be sent, so a pass is already scheduled.
                     return self.take_event(&mut state);
