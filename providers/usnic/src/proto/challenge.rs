@@ -6,14 +6,10 @@
 //! is unreachable. The caller has checked the token of each packet, and with a key also its authenticity.
 
 use siphasher::sip128::SipHasher24;
-use zerocopy::IntoBytes;
-use zerocopy::network_endian::U64;
 
 use crate::proto::conn::SourceAddress;
 use crate::proto::rtt::Rtt;
 use crate::proto::setup::ConnectionTerms;
-use crate::proto::setup::packets;
-use crate::proto::wire::Kind;
 use crate::proto::{MILLIS, Nanos, SECONDS};
 
 /// Maximum number of challenges to a new address.
@@ -31,18 +27,6 @@ const MAX_DOUBLINGS: u32 = 6;
 /// Parses the nonce in the body of a challenge or response.
 pub(crate) fn nonce(body: &[u8]) -> Option<u64> {
     Some(u64::from_be_bytes(body.try_into().ok()?))
-}
-
-#[cfg(test)]
-/// Appends the response to a challenge. The caller sends it to the source of the challenge. It is not longer than the
-/// challenge.
-pub(crate) fn respond(terms: &ConnectionTerms, nonce: u64, out: &mut Vec<u8>) {
-    put(Kind::Response, terms, nonce, out);
-}
-
-fn put(kind: Kind, terms: &ConnectionTerms, nonce: u64, out: &mut Vec<u8>) {
-    out.extend_from_slice(packets::head(kind, terms).as_bytes());
-    out.extend_from_slice(U64::new(nonce).as_bytes());
 }
 
 /// A new address of the peer that is being validated.
@@ -162,14 +146,8 @@ impl PeerPath {
         self.probing.is_some_and(|probing| probing.challenges > 0 && probing.nonce == nonce)
     }
 
-    /// Appends a challenge if one is due, and returns its destination.
-    pub(crate) fn transmit(
-        &mut self,
-        now: Nanos,
-        rtt: &Rtt,
-        terms: &ConnectionTerms,
-        out: &mut Vec<u8>,
-    ) -> Option<SourceAddress> {
+    /// Returns the destination and the nonce of the challenge that is due, if any. The caller sends it.
+    pub(crate) fn transmit(&mut self, now: Nanos, rtt: &Rtt) -> Option<(SourceAddress, u64)> {
         if let Some(mut candidate) = self.candidate.filter(|_| now >= self.not_before) {
             self.not_before = now.saturating_add(NEW_ADDRESS_INTERVAL);
             candidate.challenges += 1;
@@ -177,8 +155,7 @@ impl PeerPath {
             // interval.
             self.candidate = Some(candidate).filter(|it| it.challenges <= MAX_CHALLENGES);
             if candidate.challenges <= MAX_CHALLENGES {
-                put(Kind::Challenge, terms, candidate.nonce, out);
-                return Some(candidate.at);
+                return Some((candidate.at, candidate.nonce));
             }
         }
         let probing = self.probing.filter(|probing| now >= probing.next)?;
@@ -193,8 +170,7 @@ impl PeerPath {
             ..probing
         });
         self.no_hint_before = now.saturating_add(MIN_INTERVAL);
-        put(Kind::Challenge, terms, nonce, out);
-        Some(self.at)
+        Some((self.at, nonce))
     }
 
     /// Handles an expired deadline. Afterwards `transmit` may have a packet to send. Returns true if the peer has timed

@@ -15,11 +15,7 @@
 //! A connection that the peer has ended is done from the start. The time limit of "Reset sent" is [`MAX_RESETS`]
 //! transmissions, if they end before `give_up`.
 
-use zerocopy::IntoBytes;
-
-use crate::proto::setup::ConnectionTerms;
-use crate::proto::setup::packets::{self, Fin};
-use crate::proto::wire::{Kind, PacketHeader};
+use crate::proto::wire::Kind;
 use crate::proto::{MILLIS, Nanos, SECONDS};
 
 /// Maximum interval between retransmissions, in nanoseconds. The interval doubles up to this value.
@@ -41,12 +37,9 @@ pub(crate) struct CloseTiming {
 
 #[derive(Clone, Debug)]
 pub(crate) struct Closing {
+    /// The packet to send: a Fin or Reset. `FinAck` if the peer has ended the connection.
     kind: Kind,
-    fin: Fin,
-    /// Header of the Fin or Reset to send.
-    packet: PacketHeader,
-    reply: PacketHeader,
-    /// Time of the next transmission of `packet`, if any.
+    /// Time of the next transmission of this packet, if any.
     due: Option<Nanos>,
     wait: Nanos,
     transmissions: u32,
@@ -61,27 +54,15 @@ pub(crate) struct Closing {
 }
 
 impl Closing {
-    /// Starts a graceful close. The peer has acked all packets of requests.
-    pub(crate) fn start_graceful(terms: &ConnectionTerms, now: Nanos, fin: Fin, timing: CloseTiming) -> Closing {
-        Closing { fin, ..Closing::new(Kind::Fin, terms, now, timing) }
-    }
-
-    /// Starts an abrupt close.
-    pub(crate) fn reset(terms: &ConnectionTerms, now: Nanos, timing: CloseTiming) -> Closing {
-        Closing::new(Kind::Reset, terms, now, timing)
-    }
-
     /// Starts a close by the peer: replies to its Fin or Reset.
-    pub(crate) fn reply(terms: &ConnectionTerms, now: Nanos, timing: CloseTiming) -> Closing {
-        Closing { must_reply: true, known: true, due: None, ..Closing::new(Kind::FinAck, terms, now, timing) }
+    pub(crate) fn reply(now: Nanos, timing: CloseTiming) -> Closing {
+        Closing { must_reply: true, known: true, due: None, ..Closing::new(Kind::FinAck, now, timing) }
     }
 
-    fn new(kind: Kind, terms: &ConnectionTerms, now: Nanos, timing: CloseTiming) -> Closing {
+    /// Starts a graceful close (`Fin`), after the peer has acked all packets of requests, or an abrupt one (`Reset`).
+    pub(crate) fn new(kind: Kind, now: Nanos, timing: CloseTiming) -> Closing {
         Closing {
             kind,
-            fin: Fin::default(),
-            packet: packets::head(kind, terms),
-            reply: packets::head(Kind::FinAck, terms),
             due: Some(now),
             wait: timing.timeout.clamp(MIN_INTERVAL, MAX_INTERVAL),
             transmissions: 0,
@@ -116,26 +97,19 @@ impl Closing {
         }
     }
 
-    /// Appends the packet that is due. Returns false if there is none.
-    pub(crate) fn transmit(&mut self, now: Nanos, out: &mut Vec<u8>) -> bool {
+    /// Returns the kind of the packet that is due, if any. The caller sends it.
+    pub(crate) fn transmit(&mut self, now: Nanos) -> Option<Kind> {
         if std::mem::take(&mut self.must_reply) {
-            out.extend_from_slice(self.reply.as_bytes());
-            return true;
+            return Some(Kind::FinAck);
         }
-        if self.due.is_none_or(|due| now < due) {
-            return false;
-        }
-        out.extend_from_slice(self.packet.as_bytes());
-        if self.kind == Kind::Fin {
-            out.extend_from_slice(self.fin.as_bytes());
-        }
+        self.due.filter(|due| now >= *due)?;
         self.transmissions += 1;
         self.due = Some(now.saturating_add(self.wait));
         self.wait = (self.wait * 2).min(MAX_INTERVAL);
-        true
+        Some(self.kind)
     }
 
-    /// Whether `transmit` would append a packet.
+    /// Whether `transmit` would return a packet.
     pub(crate) fn has_packet(&self, now: Nanos) -> bool {
         self.must_reply || self.due.is_some_and(|due| due <= now)
     }
@@ -173,34 +147,22 @@ impl Closing {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::proto::setup::tests::{TestRandom, terms};
-    use crate::proto::wire;
+    use crate::proto::setup::tests::TestRandom;
 
     const TIMING: CloseTiming = CloseTiming { timeout: 20 * MILLIS, give_up: 10 * SECONDS, linger: SECONDS };
 
     fn sent(closing: &mut Closing, now: Nanos) -> Vec<Kind> {
-        let mut kinds = Vec::new();
-        let mut out = Vec::new();
-        while closing.transmit(now, &mut out) {
-            kinds.push(wire::head(&out).and_then(|(head, _)| head.kind()).expect("the packet has a complete header"));
-            out.clear();
-        }
-        kinds
+        std::iter::from_fn(|| closing.transmit(now)).collect()
     }
 
     fn start_graceful(now: Nanos) -> Closing {
-        Closing::start_graceful(&terms(), now, Fin { end: 7.into(), received: 9.into() }, TIMING)
+        Closing::new(Kind::Fin, now, TIMING)
     }
 
     #[test]
-    fn fin_has_end_and_ack_and_is_retransmitted_until_the_reply() {
+    fn fin_is_retransmitted_until_the_reply() {
         let mut closing = start_graceful(0);
-        let mut out = Vec::new();
-        assert!(closing.transmit(0, &mut out));
-        let (head, body) = wire::head(&out).expect("the packet has a complete header");
-        assert_eq!((head.conn.get(), head.token.get()), (terms().peer_conn, terms().peer_token));
-        assert_eq!(packets::fin(body), Some(Fin { end: 7.into(), received: 9.into() }));
-        assert_eq!(sent(&mut closing, 0), []);
+        assert_eq!(sent(&mut closing, 0), [Kind::Fin]);
         assert_eq!(closing.deadline(), 20 * MILLIS);
         assert_eq!(sent(&mut closing, 20 * MILLIS), [Kind::Fin]);
         assert_eq!(closing.deadline(), 60 * MILLIS);
@@ -213,7 +175,7 @@ mod tests {
 
     #[test]
     fn lost_reply_is_repeated_while_closing() {
-        let mut closing = Closing::reply(&terms(), 0, TIMING);
+        let mut closing = Closing::reply(0, TIMING);
         assert!(closing.is_done() && !closing.can_be_freed(TIMING.linger), "the FIN must still be answered");
         assert_eq!(sent(&mut closing, 0), [Kind::FinAck]);
         for kind in [Kind::Fin, Kind::Reset] {
@@ -242,7 +204,7 @@ mod tests {
     #[test]
     fn crossing_fin_and_reset_complete_both_closes() {
         let mut fin = start_graceful(0);
-        let mut reset = Closing::reset(&terms(), 0, TIMING);
+        let mut reset = Closing::new(Kind::Reset, 0, TIMING);
         assert_eq!((sent(&mut fin, 0), sent(&mut reset, 0)), (vec![Kind::Fin], vec![Kind::Reset]));
         reset.receive(1, Kind::Fin);
         assert!(!reset.is_done(), "a FIN from the peer does not confirm the Reset");
@@ -258,7 +220,7 @@ mod tests {
     fn close_to_a_silent_peer_times_out() {
         for (mut closing, word, at_most) in [
             (start_graceful(0), Kind::Fin, TIMING.give_up),
-            (Closing::reset(&terms(), 0, TIMING), Kind::Reset, 2 * SECONDS),
+            (Closing::new(Kind::Reset, 0, TIMING), Kind::Reset, 2 * SECONDS),
         ] {
             let (mut now, mut times) = (0, 0);
             while !closing.is_done() {
@@ -297,7 +259,7 @@ mod tests {
                 for (_, to, kind) in arrived {
                     match [&mut one, &mut other][to] {
                         Some(end) => end.receive(now, kind),
-                        None if kind == Kind::Fin => other = Some(Closing::reply(&terms(), now, TIMING)),
+                        None if kind == Kind::Fin => other = Some(Closing::reply(now, TIMING)),
                         None => panic!("seed {seed}: a side without a connection received {kind:?} instead of Fin"),
                     }
                 }

@@ -6,12 +6,12 @@
 //! packets are lost (`closing`).
 
 use dapl::provider::{ConnectionEvent, Status};
+use zerocopy::IntoBytes;
 
 use super::Conn;
 use super::requests::PayloadOwner;
 use super::transmit::ControlPacket;
 use super::types::{ConnCallbacks, OutgoingPacket, Payload, PostedData, SendValue, SourceAddress, UnsentPacket};
-use super::write::outgoing;
 use crate::proto::closing::{CloseTiming, Closing};
 use crate::proto::psn::Psn;
 use crate::proto::setup::packets::{self, Fin};
@@ -58,6 +58,8 @@ pub(super) struct Ending {
     /// request. Also `None` if it has ended because this host refused a request, until a Fin or Reset of the peer
     /// arrives.
     closing: Option<Closing>,
+    /// Content of the Fin.
+    fin: Fin,
     /// Source of the peer's last Fin, FinAck or Reset. Replies go to this address, because the peer's address may have
     /// changed.
     last_source: Option<SourceAddress>,
@@ -126,8 +128,8 @@ impl<D: PostedData> Conn<D> {
         let has_all = || self.requests.latest.is_none_or(|latest| latest.is_before(self.flight.cumulative()));
         if self.ending.phase == ClosePhase::Draining && self.requests.queue.is_empty() && has_all() {
             self.ending.phase = ClosePhase::Finishing;
-            let fin = Fin { end: self.flight.next_psn().0.into(), received: self.next_expected().0.into() };
-            self.ending.closing = Some(Closing::start_graceful(&self.terms, self.now, fin, self.close_timing()));
+            self.ending.fin = Fin { end: self.flight.next_psn().0.into(), received: self.next_expected().0.into() };
+            self.ending.closing = Some(Closing::new(Kind::Fin, self.now, self.close_timing()));
         }
     }
 
@@ -300,7 +302,7 @@ impl<D: PostedData> Conn<D> {
     }
 
     fn start_reset(&mut self) {
-        self.ending.closing = Some(Closing::reset(&self.terms, self.now, self.close_timing()));
+        self.ending.closing = Some(Closing::new(Kind::Reset, self.now, self.close_timing()));
     }
 
     fn close_timing(&self) -> CloseTiming {
@@ -337,7 +339,7 @@ impl<D: PostedData> Conn<D> {
             self.close(Some(ConnectionEvent::Disconnected), host);
         }
         self.ending.refused = None;
-        self.ending.closing = Some(Closing::reply(&self.terms, self.now, self.close_timing()));
+        self.ending.closing = Some(Closing::reply(self.now, self.close_timing()));
         true
     }
 
@@ -351,13 +353,14 @@ impl<D: PostedData> Conn<D> {
 
     /// Encodes the Fin, FinAck or Reset that is due now.
     pub(super) fn closing_packet(&mut self, out: &mut Vec<u8>) -> Option<OutgoingPacket> {
-        let start = out.len();
         let closing = self.ending.closing.as_mut()?;
         // A FinAck goes to the source of the Fin or Reset, whose address may not be verified. It is not longer than
         // that packet, so a forged source address causes no amplification.
         let to = self.ending.last_source.filter(|_| closing.must_reply);
-        let is_sent = closing.transmit(self.now, out);
-        is_sent.then(|| OutgoingPacket { to, ..outgoing(out.len() - start) })
+        let kind = closing.transmit(self.now)?;
+        let fin = self.ending.fin;
+        let body = if kind == Kind::Fin { fin.as_bytes() } else { &[] };
+        Some(self.write_small(out, kind, body, to))
     }
 
     /// Flushes the requests and then the receives, each in posting order, and stores the event for the driver.

@@ -100,10 +100,10 @@ impl<D: PostedData> Conn<D> {
         if let Some(ControlPacket::Response(nonce, to)) = first {
             return Some(self.write_small(out, Kind::Response, &nonce.to_be_bytes(), Some(to)));
         }
-        if let Some(to) = self.peer_state.transmit(self.now, &self.flight.rtt, &self.terms, out) {
+        if let Some((to, nonce)) = self.peer_state.transmit(self.now, &self.flight.rtt) {
             let is_moving = to != self.peer_state.current_address();
             *if is_moving { &mut self.counters.challenges } else { &mut self.counters.keepalives } += 1;
-            return Some(OutgoingPacket { to: Some(to), ..outgoing(out.len() - start) });
+            return Some(self.write_small(out, Kind::Challenge, &nonce.to_be_bytes(), Some(to)));
         }
         if self.confirming.as_mut().is_some_and(|it| it.transmit(self.now, &self.terms, out)) {
             return Some(outgoing(out.len() - start));

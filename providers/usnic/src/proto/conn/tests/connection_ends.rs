@@ -7,6 +7,7 @@ use super::host::{BASE, KEY, READ_ONLY};
 use super::pair::{ConnPair, Endpoint, PairConfig};
 use crate::net::errors::QUOTE;
 use crate::proto::conn::{ConnConfig, Operation};
+use crate::proto::setup::packets::{self, Fin};
 use crate::proto::wire::{self, Kind};
 use crate::proto::{MILLIS, SECONDS};
 
@@ -23,6 +24,24 @@ fn ended(pair: &mut ConnPair) -> [ConnectionEvent; 2] {
     assert_eq!((pair.a.events.len(), pair.b.events.len()), (1, 1), "each endpoint gets one event");
     assert_eq!((pair.a.conn.outstanding(), pair.b.conn.outstanding()), ((0, 0), (0, 0)));
     [pair.a.events[0], pair.b.events[0]]
+}
+
+#[test]
+fn fin_has_end_and_ack() {
+    let mut pair = ConnPair::new(&PairConfig::default());
+    (0..3).for_each(|_| _ = pair.write(Endpoint::A, 0, 10, 0));
+    pair.write(Endpoint::B, 0, 10, 0);
+    pair.until("the writes are done", |pair| pair.a.host.requests.len() == 3 && pair.b.host.requests.len() == 1);
+    pair.log = Some(Vec::new());
+    pair.a.conn.drain(pair.now);
+    pair.pump(Endpoint::A, 10);
+    let log = pair.log.take().unwrap_or_default();
+    let packets = log.iter().filter_map(|(.., datagram)| wire::head(&datagram.bytes));
+    let fins: Vec<_> = packets.filter(|(head, _)| head.kind() == Some(Kind::Fin)).collect();
+    let [(head, body)] = fins[..] else { panic!("one Fin is sent, not {}", fins.len()) };
+    let (conn, end) = (&pair.a.conn, pair.a.conn.flight.next_psn().0.into());
+    assert_eq!((head.conn.get(), head.token.get()), (conn.terms.peer_conn, conn.terms.peer_token));
+    assert_eq!(packets::fin(body), Some(Fin { end, received: conn.received.next().0.into() }));
 }
 
 const BOTH_BROKEN: [ConnectionEvent; 2] = [ConnectionEvent::Broken, ConnectionEvent::Broken];

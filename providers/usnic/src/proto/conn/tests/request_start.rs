@@ -359,6 +359,24 @@ fn new_peer_address_is_challenged_and_then_used() {
 }
 
 #[test]
+fn challenge_response_echoes_the_nonce_and_has_the_same_length() {
+    let mut pair = ConnPair::new(&PairConfig::default());
+    pair.pass(MILLIS);
+    pair.a.address = ([127, 0, 0, 9], 9).into();
+    pair.log = Some(Vec::new());
+    pair.write(Endpoint::A, 0, 10, 0);
+    pair.until("the new address is used", |pair| pair.b.conn.peer() == pair.a.address);
+    let log = pair.log.take().unwrap_or_default();
+    let sent = |kind| {
+        let mut packets = log.iter().filter_map(|(.., datagram)| wire::head(&datagram.bytes));
+        packets.find(|(head, _)| head.kind() == Some(kind)).expect("a packet of this kind was sent")
+    };
+    let ((challenge, nonce), (_, response)) = (sent(Kind::Challenge), sent(Kind::Response));
+    assert_eq!((response, nonce.len()), (nonce, size_of::<u64>()));
+    assert_eq!(challenge.token.get(), pair.b.conn.terms.peer_token);
+}
+
+#[test]
 fn challenge_response_to_another_address_is_sent_before_other_packets() {
     let mut pair = ConnPair::new(&PairConfig::default());
     let other = ([127, 0, 0, 9], 9).into();
