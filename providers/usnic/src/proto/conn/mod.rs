@@ -24,8 +24,6 @@ mod types;
 mod write;
 
 pub(crate) use fast_path::AfterShortSend;
-#[cfg(test)]
-pub(crate) use types::PacketChannel;
 pub(crate) use types::{
     CompletionCallbacks, ConnCallbacks, ConnConfig, MemoryCallbacks, Operation, OutgoingPacket, Payload, Post,
     PostedData, SendValue, SharedReceiveCallbacks, SourceAddress, UnsentPacket,

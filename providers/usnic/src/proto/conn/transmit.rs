@@ -12,7 +12,7 @@ use super::Conn;
 use super::peer_reads::PeerRead;
 use super::refragmented::SendingPieces;
 use super::requests::{BlockedReason, PayloadOwner, SendLimits, SendPhase, SentPayload, is_below};
-use super::types::{ConnCallbacks, OutgoingPacket, PacketChannel, Payload, PostedData, SourceAddress};
+use super::types::{ConnCallbacks, OutgoingPacket, Payload, PostedData, SourceAddress};
 use super::write::outgoing;
 use crate::proto::flight::{PsnState, RetransmitCause};
 use crate::proto::psn::Psn;
@@ -380,7 +380,7 @@ impl<D: PostedData> Conn<D> {
         self.counters.mtu_probes += 1;
         let mut packet = self.write_small(out, Kind::Probe, &[], None);
         packet.payload = Payload::Padding(u32::try_from(padding).unwrap_or(0));
-        packet.channel = PacketChannel::Data;
+        packet.command = false;
         Some(packet)
     }
 

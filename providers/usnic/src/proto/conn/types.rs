@@ -222,13 +222,6 @@ pub(super) enum NotAccepted {
 /// A request that violates the protocol or the agreed parameters.
 pub(super) const INVALID_REQUEST: NotAccepted = NotAccepted::Refused(Refusal::Invalid, None);
 
-/// The channel of a packet (US-2).
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum PacketChannel {
-    Command,
-    Data,
-}
-
 /// Location of the payload of a packet.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Payload {
@@ -263,7 +256,8 @@ pub(crate) struct OutgoingPacket {
     /// Number of header bytes that were appended to the buffer.
     pub(crate) header: usize,
     pub(crate) payload: Payload,
-    pub(crate) channel: PacketChannel,
+    /// Whether the packet uses the command channel, not the data channel (US-2).
+    pub(crate) command: bool,
     pub(crate) resend: bool,
     /// Destination address, if it is not `Conn::peer`.
     pub(crate) to: Option<SourceAddress>,

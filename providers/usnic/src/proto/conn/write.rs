@@ -9,9 +9,7 @@ use zerocopy::network_endian::U32;
 use super::Conn;
 use super::refragmented::SendingPieces;
 use super::requests::{PayloadOwner, PostedRequest, SentPayload};
-use super::types::{
-    ConnCallbacks, Operation, OutgoingPacket, PacketChannel, Payload, PostedData, SendValue, SourceAddress,
-};
+use super::types::{ConnCallbacks, Operation, OutgoingPacket, Payload, PostedData, SendValue, SourceAddress};
 use crate::proto::psn::Psn;
 use crate::proto::wire::{
     AckFields, CHUNK, EXTENSION, Extent, FLAG_ACK_NOW, FLAG_LAST, FRAGMENT, Kind, Message, Op, PacketHeader,
@@ -146,8 +144,7 @@ impl<D: PostedData> Conn<D> {
         if !is_whole {
             out.extend_from_slice(PayloadOffset::new(sent.offset).as_bytes());
         }
-        let channel = if sent.command && !resend { PacketChannel::Command } else { PacketChannel::Data };
-        OutgoingPacket { payload, channel, resend, ..outgoing(out.len() - start) }
+        OutgoingPacket { payload, command: sent.command && !resend, resend, ..outgoing(out.len() - start) }
     }
 
     /// Encodes the next piece of a packet. The last piece requests an ack.
@@ -169,7 +166,7 @@ impl<D: PostedData> Conn<D> {
         out.extend_from_slice(PayloadOffset::new(piece.offset).as_bytes());
         let end = sent.offset + sent.length;
         out.extend_from_slice(Extent { start: sent.offset.into(), end: end.into() }.as_bytes());
-        OutgoingPacket { payload, channel: PacketChannel::Data, resend, ..outgoing(out.len() - start) }
+        OutgoingPacket { payload, command: false, resend, ..outgoing(out.len() - start) }
     }
 
     fn write_extension(&self, out: &mut Vec<u8>, sent: &SentPayload) {
@@ -234,5 +231,5 @@ impl<D: PostedData> Conn<D> {
 
 /// Creates a packet without payload, with a header of `header` bytes.
 pub(super) fn outgoing(header: usize) -> OutgoingPacket {
-    OutgoingPacket { header, payload: Payload::None, channel: PacketChannel::Command, resend: false, to: None }
+    OutgoingPacket { header, payload: Payload::None, command: true, resend: false, to: None }
 }

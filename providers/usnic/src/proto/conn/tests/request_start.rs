@@ -6,12 +6,19 @@ use dapl::provider::{ConnectionEvent, Remote, Status};
 use super::host::{BASE, KEY};
 use super::pair::{ConnPair, Endpoint, PairConfig};
 use crate::proto::conn::ControlPacket;
-use crate::proto::conn::{ConnConfig, Operation, PacketChannel, Payload};
+use crate::proto::conn::{ConnConfig, Operation, OutgoingPacket, Payload};
 use crate::proto::wire::{self, Kind};
 use crate::proto::{MICROS, MILLIS, SECONDS};
 
 fn read(from: usize) -> Operation {
     Operation::Read(Remote { key: KEY, address: BASE + from as u64 })
+}
+
+/// The channel of a packet.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum PacketChannel {
+    Command,
+    Data,
 }
 
 /// Sends the packets that A may send now, and returns its data packets.
@@ -22,11 +29,12 @@ fn leaving(pair: &mut ConnPair) -> Vec<(Kind, PacketChannel, u32)> {
     let kind = |bytes: &[u8]| {
         wire::head(bytes).and_then(|(head, _)| head.kind()).expect("the packet has a complete header and a known kind")
     };
+    let channel = |out: &OutgoingPacket| if out.command { PacketChannel::Command } else { PacketChannel::Data };
     let of = |payload| match payload {
         Payload::Request { length, .. } | Payload::Remote { length, .. } => length,
         Payload::None | Payload::Padding(_) => 0,
     };
-    let all = log.iter().map(|(_, out, datagram)| (kind(&datagram.bytes), out.channel, of(out.payload)));
+    let all = log.iter().map(|(_, out, datagram)| (kind(&datagram.bytes), channel(out), of(out.payload)));
     all.filter(|(kind, ..)| matches!(kind, Kind::Fragment | Kind::Chunk)).collect()
 }
 
