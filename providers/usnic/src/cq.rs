@@ -27,12 +27,6 @@ pub(crate) struct CqCore {
     progress: Arc<EngineProgress>,
 }
 
-impl std::fmt::Debug for CqCore {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("CqCore").field("ready", &self.ready).finish_non_exhaustive()
-    }
-}
-
 impl Cq {
     pub(crate) fn new(sink: Weak<dyn CqSink>, progress: Arc<EngineProgress>) -> Self {
         Cq(Arc::new(CqCore { ready: CompletionList::default(), sink, progress }))

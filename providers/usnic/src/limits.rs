@@ -18,7 +18,7 @@ pub(crate) fn limits() -> Limits {
 /// Builds the configuration for the connections of a new queue pair.
 pub(crate) fn config(device: &Device, spec: &QpSpec<Usnic>) -> ConnConfig {
     let settings = &device.settings;
-    let window_kib = device.socket.receive_buffer() >> 10;
+    let window_kib = device.socket.receive_buffer >> 10;
     ConnConfig {
         max_requests: spec.max_requests,
         max_recvs: spec.max_recvs,
@@ -39,13 +39,13 @@ pub(crate) fn named_attributes(device: &Device) -> Vec<(String, String)> {
     vec![
         ("interface".into(), device.interface.name.clone()),
         ("address".into(), device.address().to_string()),
-        ("data port".into(), socket.local().port().to_string()),
+        ("data port".into(), socket.local.port().to_string()),
         ("mtu".into(), device.ceiling().to_string()),
         // The number of message bytes in the largest fragment, without encryption.
         (TRANSPORT_MTU.into(), device.ceiling().saturating_sub(FRAGMENT).to_string()),
         ("gso".into(), is_on(socket.has_gso())),
-        ("gro".into(), is_on(socket.has_gro())),
-        ("receive buffer".into(), socket.receive_buffer().to_string()),
+        ("gro".into(), is_on(socket.gro)),
+        ("receive buffer".into(), socket.receive_buffer.to_string()),
     ]
 }
 

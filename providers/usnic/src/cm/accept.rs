@@ -47,7 +47,7 @@ impl PassiveSide {
     /// Returns the number of received requests and withdrawals that are damaged, or come from a host whose setting
     /// `key` differs.
     pub(super) fn unreadable(&self) -> u64 {
-        self.acceptor.counts().unreadable
+        self.acceptor.counts.unreadable
     }
 
     pub(super) fn deadline(&self) -> Option<Nanos> {

@@ -58,7 +58,7 @@ pub(super) fn offer(device: &Device, number: u32, caps: QpCaps, peer: SocketAddr
         ord: caps.ord,
         ird: caps.ird,
         credits: caps.credits,
-        window_kib: u16::try_from(device.socket.receive_buffer() >> 10).unwrap_or(u16::MAX).max(1),
+        window_kib: u16::try_from(device.socket.receive_buffer >> 10).unwrap_or(u16::MAX).max(1),
         mtu: u16::try_from(device.path_to(peer).ceiling).unwrap_or(u16::MAX),
         ..Offer::new(number, &mut OsRandom)
     }

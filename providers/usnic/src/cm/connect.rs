@@ -135,7 +135,7 @@ impl ActiveSide {
             return None;
         };
         let ConnectAttempt { connector, local, .. } = self.remove(number)?;
-        let server = connector.server();
+        let server = connector.server;
         match outcome {
             ConnectOutcome::Established { agreed, private_data } => {
                 let established = EstablishedConnection { local, agreed, private_data };
@@ -175,7 +175,7 @@ impl ActiveSide {
 
     /// Handles an ICMP "port unreachable" message. If it ends an attempt, returns the action for that attempt.
     pub(super) fn port_closed(&mut self, device: &Device, now: Nanos, error: &DeliveryError) -> Option<CmAction> {
-        let is_of_server = |attempt: &ConnectAttempt| attempt.connector.server().ip() == error.to.ip();
+        let is_of_server = |attempt: &ConnectAttempt| attempt.connector.server.ip() == error.to.ip();
         let numbers: Vec<u32> =
             self.attempts.iter().filter(|(_, attempt)| is_of_server(attempt)).map(|(number, _)| *number).collect();
         numbers.into_iter().find_map(|number| {

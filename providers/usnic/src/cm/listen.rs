@@ -171,7 +171,7 @@ impl Cm {
     /// request here if this process listens, or if no process does.
     fn forward_or_handle(&self, forwarded: ForwardedRequest) -> Option<CmAction> {
         let mut state = self.state.lock();
-        if !self.setup.has_key() && state.listeners.reply_to_probe(&forwarded) {
+        if !self.setup.guard.is_sealed() && state.listeners.reply_to_probe(&forwarded) {
             return None;
         }
         let qual = packets::request_head(&forwarded.request)?.qual();

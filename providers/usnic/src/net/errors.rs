@@ -141,7 +141,7 @@ mod tests {
     fn closed_port_is_reported_with_a_quote_of_the_packet() {
         for own in ["127.0.0.1:0", "[::1]:0"] {
             let socket = Socket::open(&test_config(own)).unwrap();
-            let closed = Socket::open(&test_config(own)).unwrap().local();
+            let closed = Socket::open(&test_config(own)).unwrap().local;
             let mut batch = SendBatch::default();
             batch.header_buffer().extend(b"hello");
             batch.end_packet();
@@ -200,7 +200,7 @@ mod tests {
     fn send_succeeds_after_the_error_of_an_earlier_packet() {
         let (socket, peer) =
             (Socket::open(&test_config("127.0.0.1:0")).unwrap(), Socket::open(&test_config("127.0.0.1:0")).unwrap());
-        let closed = Socket::open(&test_config("127.0.0.1:0")).unwrap().local();
+        let closed = Socket::open(&test_config("127.0.0.1:0")).unwrap().local;
         let mut batch = SendBatch::default();
         let mut send = |to| {
             batch.header_buffer().extend(b"hello");
@@ -208,7 +208,7 @@ mod tests {
             batch.send(&socket, &SockAddr::of(to))
         };
         send(closed);
-        assert_eq!(send(peer.local()), Default::default());
+        assert_eq!(send(peer.local), Default::default());
         assert!(socket.has_errors(), "the socket records the error of the earlier packet");
         let mut batch = crate::net::receive::ReceiveBatch::new();
         assert_eq!(batch.receive(&peer).unwrap(), 1);

@@ -57,7 +57,7 @@ mod tests {
             let shared =
                 |address: &str| Socket::open(&SocketConfig { is_shared: true, ..test_config(address) }).unwrap();
             let first = shared(address);
-            let again = first.local().to_string();
+            let again = first.local.to_string();
             let group = [first, shared(&again), shared(&again)];
             group.iter().for_each(|socket| choose_by_length(socket, 100).unwrap());
             let sender = UdpSocket::bind(address).unwrap();

@@ -88,7 +88,7 @@ fn batches_arrive_complete_and_in_order() {
     for address in ["127.0.0.1:0", "[::1]:0"] {
         for (gso, gro) in [(true, true), (true, false), (false, true), (false, false)] {
             let (socket, peer) = pair(&SocketConfig { gso, gro, ..test_config(address) });
-            let to = SockAddr::of(peer.local());
+            let to = SockAddr::of(peer.local);
             let mut batch = SendBatch::default();
             for lengths in [&MIXED[..], &[1000; 60], &[5], &[1000, 1000, 1000, 1000, 0]] {
                 let memory = payloads(lengths);
@@ -113,18 +113,18 @@ fn batches_arrive_complete_and_in_order() {
 #[test]
 fn gso_batch_arrives_as_one_gro_batch() {
     let (socket, peer) = pair(&test_config("127.0.0.1:0"));
-    if !(socket.has_gso() && peer.has_gro()) {
+    if !(socket.has_gso() && peer.gro) {
         eprintln!("skipped: this kernel has no GSO or no GRO");
         return;
     }
     let memory = payloads(&[1000; 60]);
     let mut batch = SendBatch::default();
     fill(&mut batch, &memory);
-    batch.send(&socket, &SockAddr::of(peer.local()));
+    batch.send(&socket, &SockAddr::of(peer.local));
     let (packets, parts) = take(&peer);
     assert_eq!((packets.len(), parts), (60, 1));
     fill(&mut batch, &memory);
-    batch.send(&socket, &SockAddr::of(peer.local()));
+    batch.send(&socket, &SockAddr::of(peer.local));
     assert_eq!(take(&peer).1, 1);
 }
 
@@ -135,7 +135,7 @@ fn failed_gso_send_disables_gso_and_all_packets_arrive() {
     let mut batch = SendBatch::default();
     fill(&mut batch, &memory);
     fail_gso_with(Some(libc::EIO));
-    assert_eq!(batch.send(&socket, &SockAddr::of(peer.local())), SendOutcome::default());
+    assert_eq!(batch.send(&socket, &SockAddr::of(peer.local)), SendOutcome::default());
     fail_gso_with(None);
     assert!(!socket.has_gso(), "a failed GSO send disables GSO");
     assert_eq!(take(&peer).0, whole(&memory), "all packets arrive without GSO");
@@ -144,7 +144,7 @@ fn failed_gso_send_disables_gso_and_all_packets_arrive() {
 #[test]
 fn oversized_packet_is_reported_and_other_packets_are_sent() {
     let (socket, peer) = pair(&test_config("127.0.0.1:0"));
-    let to = SockAddr::of(peer.local());
+    let to = SockAddr::of(peer.local);
     let memory = payloads(&[100, 100, 100]);
     let large = vec![1; MAX_BYTES - 1];
     let mut batch = SendBatch::default();
@@ -172,7 +172,7 @@ fn packet_with_unmapped_memory_is_reported_by_index() {
     // SAFETY: `memory` outlives the batch.
     unsafe { batch.memory(memory[4].as_ptr(), 100) };
     batch.end_packet();
-    let outcome = batch.send(&socket, &SockAddr::of(peer.local()));
+    let outcome = batch.send(&socket, &SockAddr::of(peer.local));
     assert_eq!(outcome, SendOutcome { fault: Some(3), ..SendOutcome::default() });
     let all = whole(&memory);
     let others = [&all[..3], &all[4..]].concat();
@@ -182,7 +182,7 @@ fn packet_with_unmapped_memory_is_reported_by_index() {
 #[test]
 fn unsent_packets_are_copied_when_the_socket_is_full() {
     let (socket, peer) = pair(&test_config("127.0.0.1:0"));
-    let to = SockAddr::of(peer.local());
+    let to = SockAddr::of(peer.local);
     let mut batch = SendBatch::default();
     let memory = payloads(&MIXED);
     fill(&mut batch, &memory);
@@ -202,7 +202,7 @@ fn unsent_packets_are_copied_when_the_socket_is_full() {
 #[test]
 fn unsent_packet_with_unmapped_memory_is_dropped() {
     let (socket, peer) = pair(&test_config("127.0.0.1:0"));
-    let to = SockAddr::of(peer.local());
+    let to = SockAddr::of(peer.local);
     let mut batch = SendBatch::default();
     let memory = payloads(&[50, 60, 70]);
     fill(&mut batch, &memory[..1]);
@@ -235,7 +235,7 @@ fn batch_accepts_exactly_its_maximum_of_bytes_parts_and_packets() {
     }
     assert!(!batch.has_capacity(1, 1), "the batch is full");
     let (socket, peer) = pair(&test_config("127.0.0.1:0"));
-    assert_eq!(batch.send(&socket, &SockAddr::of(peer.local())), SendOutcome::default());
+    assert_eq!(batch.send(&socket, &SockAddr::of(peer.local)), SendOutcome::default());
     assert_eq!(take(&peer).0, vec![vec![0; 1000]; MAX_PACKETS]);
 }
 
@@ -243,7 +243,7 @@ fn batch_accepts_exactly_its_maximum_of_bytes_parts_and_packets() {
 fn packets_dropped_by_the_kernel_are_counted() {
     let (socket, _) = pair(&test_config("127.0.0.1:0"));
     let peer = Socket::open(&SocketConfig { receive_buffer: 8192, ..test_config("127.0.0.1:0") }).unwrap();
-    let to = SockAddr::of(peer.local());
+    let to = SockAddr::of(peer.local);
     let mut batch = SendBatch::default();
     let memory = payloads(&[1000; 60]);
     for _ in 0..20 {
@@ -266,7 +266,7 @@ fn packets_dropped_by_the_kernel_are_counted() {
 #[test]
 fn two_threads_can_send_on_one_socket() {
     let (socket, peer) = pair(&test_config("127.0.0.1:0"));
-    let (socket, to) = (Arc::new(socket), peer.local());
+    let (socket, to) = (Arc::new(socket), peer.local);
     let threads = [1u8, 2].map(|number| {
         let socket = socket.clone();
         std::thread::spawn(move || {
@@ -308,6 +308,6 @@ fn discarded_packet_is_not_sent() {
     batch.header_buffer().extend(b"last");
     batch.end_packet();
     assert_eq!((batch.unsent(), batch.bytes()), (2, 9));
-    assert_eq!(batch.send(&socket, &SockAddr::of(peer.local())), SendOutcome::default());
+    assert_eq!(batch.send(&socket, &SockAddr::of(peer.local)), SendOutcome::default());
     assert_eq!(take(&peer).0, [b"first".to_vec(), b"last".to_vec()]);
 }

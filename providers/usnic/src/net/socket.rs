@@ -32,11 +32,12 @@ pub(crate) struct SocketConfig {
 #[derive(Debug)]
 pub(crate) struct Socket {
     fd: OwnedFd,
-    local: SocketAddr,
+    pub(crate) local: SocketAddr,
     /// Whether GSO is used. Cleared after the kernel has rejected a GSO batch, but accepted its packets without GSO.
     gso: AtomicBool,
-    gro: bool,
-    receive_buffer: usize,
+    pub(crate) gro: bool,
+    /// Size in bytes of the receive buffer that the kernel has granted.
+    pub(crate) receive_buffer: usize,
     send_buffer: usize,
     /// Number of datagrams that were dropped because the receive buffer was full.
     drops: AtomicU64,
@@ -96,10 +97,6 @@ impl Socket {
         })
     }
 
-    pub(crate) fn local(&self) -> SocketAddr {
-        self.local
-    }
-
     pub(crate) fn has_gso(&self) -> bool {
         self.gso.load(Ordering::Relaxed)
     }
@@ -110,15 +107,6 @@ impl Socket {
         if self.gso.swap(false, Ordering::Relaxed) {
             log::info!("{}: a GSO send has failed ({why}); packets are sent one by one", self.local);
         }
-    }
-
-    pub(crate) fn has_gro(&self) -> bool {
-        self.gro
-    }
-
-    /// Returns the size in bytes of the receive buffer that the kernel has granted.
-    pub(crate) fn receive_buffer(&self) -> usize {
-        self.receive_buffer
     }
 
     /// Returns the buffers that are smaller than requested.
@@ -235,19 +223,19 @@ mod tests {
     #[test]
     fn port_of_the_range_is_bound_when_free() {
         let first = Socket::open(&test_config("127.0.0.1:0")).unwrap();
-        let port = first.local().port();
+        let port = first.local.port();
         assert_ne!(port, 0);
         let within = |ports| Socket::open(&SocketConfig { ports: Some(ports), ..test_config("127.0.0.1:0") });
         assert_eq!(within(port..=port).unwrap_err().kind(), io::ErrorKind::AddrInUse);
         drop(first);
-        assert_eq!(within(port..=port).unwrap().local().port(), port);
+        assert_eq!(within(port..=port).unwrap().local.port(), port);
     }
 
     #[test]
     fn only_shared_ports_can_be_bound_twice() {
         let shared = |address: &str| Socket::open(&SocketConfig { is_shared: true, ..test_config(address) });
         let first = shared("127.0.0.1:0").unwrap();
-        let again = first.local().to_string();
+        let again = first.local.to_string();
         assert!(shared(&again).is_ok());
         assert_eq!(Socket::open(&test_config(&again)).unwrap_err().kind(), io::ErrorKind::AddrInUse);
     }
@@ -258,7 +246,7 @@ mod tests {
         let socket = Socket::open(&config).unwrap();
         let reduced: Vec<ReducedBuffer> = socket.reduced_buffers(&config).collect();
         assert_eq!((reduced.len(), reduced[0].sysctl, reduced[0].requested), (1, "net.core.wmem_max", usize::MAX));
-        assert!(reduced[0].granted >= 4096 && socket.receive_buffer() >= 4096);
+        assert!(reduced[0].granted >= 4096 && socket.receive_buffer >= 4096);
     }
 
     #[test]

@@ -38,7 +38,7 @@ fn connection_is_requested_accepted_and_carries_packets() {
     let (a, b) = (&a.as_ref().unwrap().agreed.terms, &b.as_ref().unwrap().agreed.terms);
     assert_eq!((a.our_conn, a.our_token, a.first_psn), (b.peer_conn, b.peer_token, b.peer_first_psn));
     assert_eq!((a.ord, a.ird, a.active, b.active), (2, 2, true, false));
-    assert_eq!((a.peer, b.peer), (server.device.socket.local(), client.device.socket.local()));
+    assert_eq!((a.peer, b.peer), (server.device.socket.local, client.device.socket.local));
 }
 
 #[test]
@@ -329,7 +329,7 @@ fn closed_port_of_the_peer_is_reported_to_the_handler() {
 fn unmatched_packets_are_counted_and_dropped() {
     let ((client, ours), _server) = connected("");
     let other = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
-    let to = client.device.socket.local();
+    let to = client.device.socket.local;
     for bytes in [
         &[][..],
         &[1],

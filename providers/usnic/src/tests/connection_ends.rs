@@ -16,7 +16,7 @@ fn packet_with_a_wrong_token_is_counted_and_has_no_effect() {
     open((&a, &qa), (&b, &qb), na, nb, 1);
     open((&b, &qb), (&a, &qa), nb, na, 2);
     let other = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
-    other.send_to(PacketHeader::new(Kind::Ack, 0, na, 7).as_bytes(), device.socket.local()).unwrap();
+    other.send_to(PacketHeader::new(Kind::Ack, 0, na, 7).as_bytes(), device.socket.local).unwrap();
     let until = Instant::now() + PATIENCE;
     while device.unmatched() == 0 {
         assert!(Instant::now() < until, "the packet was not counted in time");

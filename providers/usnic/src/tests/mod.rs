@@ -248,7 +248,7 @@ fn agreed(
         extensions: true,
         overhead: 0,
         seed: [7; 16],
-        peer: other.ia.adapter.device.socket.local(),
+        peer: other.ia.adapter.device.socket.local,
     };
     qp.0.connecting(ours);
     let next_service = device.table.insert(ours, qp.0.clone());

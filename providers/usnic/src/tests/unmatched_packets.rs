@@ -85,7 +85,7 @@ fn request_without_a_listener_is_rejected() {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.set_read_timeout(Some(LONG)).unwrap();
     // The server must handle requests to its data port like those to its well-known port.
-    for to in [server.device.address(), server.device.socket.local()] {
+    for to in [server.device.address(), server.device.socket.local] {
         let mut dice = TestRandom::new(1);
         let setup = Arc::new(Setup::new(SetupConfig::default(), None));
         let mut connector = Connector::new(setup, to, 7, Offer::new(9, &mut dice), b"", 0);

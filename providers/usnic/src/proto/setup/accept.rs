@@ -86,7 +86,7 @@ pub(crate) struct Acceptor {
     /// Numbers of attempts that have not ended.
     half_open: HalfOpen,
     next: u64,
-    counts: HalfOpenCounts,
+    pub(crate) counts: HalfOpenCounts,
 }
 
 impl Acceptor {
@@ -103,10 +103,6 @@ impl Acceptor {
             next: 0,
             counts: HalfOpenCounts::default(),
         }
-    }
-
-    pub(crate) fn counts(&self) -> HalfOpenCounts {
-        self.counts
     }
 
     /// Handles a request or a withdrawal that arrived at the well-known port or at the data port. `listens` says
@@ -166,7 +162,7 @@ impl Acceptor {
 
     fn has_free_entry(&mut self, from: SocketAddr) -> bool {
         let config = &self.setup.config;
-        let has_free_entry = self.half_open.total().all < config.half_open
+        let has_free_entry = self.half_open.total.all < config.half_open
             && self.half_open.of_prefix(from).all < config.half_open_of_prefix;
         self.counts.limit_reached += u64::from(!has_free_entry);
         has_free_entry
@@ -176,7 +172,7 @@ impl Acceptor {
     fn needs_cookie(&self, from: SocketAddr) -> bool {
         let config = &self.setup.config;
         self.setup.guard.is_sealed()
-            || self.half_open.total().unverified >= config.unverified
+            || self.half_open.total.unverified >= config.unverified
             || self.half_open.of_prefix(from).unverified >= config.unverified_of_prefix
     }
 

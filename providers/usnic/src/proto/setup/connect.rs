@@ -48,7 +48,7 @@ pub(crate) enum ConnectOutcome {
 #[derive(Debug)]
 pub(crate) struct Connector {
     setup: Arc<Setup>,
-    server: SocketAddr,
+    pub(crate) server: SocketAddr,
     /// The address that is tried next if `server` has no listener.
     alternative: Option<SocketAddr>,
     /// Destination of retransmissions: the well-known address, or the source of the Pending reply.
@@ -130,10 +130,6 @@ impl Connector {
     /// Adds an address that is tried if `server` has no listener.
     pub(crate) fn with_alternative(self, alternative: Option<SocketAddr>) -> Connector {
         Connector { alternative, ..self }
-    }
-
-    pub(crate) fn server(&self) -> SocketAddr {
-        self.server
     }
 
     /// Makes the request to `server` due immediately, with this cookie and the first retransmission interval.

@@ -27,15 +27,11 @@ pub(crate) struct HalfOpenCounts {
 /// Numbers of half-open attempts, in total and by prefix.
 #[derive(Debug, Default)]
 pub(super) struct HalfOpen {
-    total: AttemptCount,
+    pub(super) total: AttemptCount,
     prefixes: BTreeMap<(bool, [u8; 8]), AttemptCount>,
 }
 
 impl HalfOpen {
-    pub(super) fn total(&self) -> AttemptCount {
-        self.total
-    }
-
     pub(super) fn of_prefix(&self, from: SocketAddr) -> AttemptCount {
         self.prefixes.get(&prefix(from)).copied().unwrap_or_default()
     }
@@ -88,7 +84,7 @@ mod tests {
             half_open.add(at(from), false);
         }
         half_open.add(at("[2001:db8::ffff:0:0:1]:1"), true);
-        assert_eq!((half_open.total().all, half_open.total().unverified), (6, 5));
+        assert_eq!((half_open.total.all, half_open.total.unverified), (6, 5));
         assert_eq!((half_open.of_prefix(at("10.0.0.9:9")).all, half_open.of_prefix(at("10.0.2.1:1")).all), (3, 0));
         let six = at("[2001:db8::2]:2");
         assert_eq!((half_open.of_prefix(six).all, half_open.of_prefix(six).unverified), (2, 1));
@@ -106,10 +102,10 @@ mod tests {
         half_open.add(at("10.0.0.1:1"), false);
         half_open.add(at("10.0.0.1:2"), true);
         half_open.verified(at("10.0.0.1:1"));
-        assert_eq!((half_open.total().unverified, half_open.of_prefix(at("10.0.0.1:1")).unverified), (0, 0));
+        assert_eq!((half_open.total.unverified, half_open.of_prefix(at("10.0.0.1:1")).unverified), (0, 0));
         half_open.remove(at("10.0.0.1:1"), true);
-        assert_eq!((half_open.total().all, half_open.prefixes.len()), (1, 1));
+        assert_eq!((half_open.total.all, half_open.prefixes.len()), (1, 1));
         half_open.remove(at("10.0.0.1:2"), true);
-        assert_eq!((half_open.total().all, half_open.total().unverified, half_open.prefixes.len()), (0, 0, 0));
+        assert_eq!((half_open.total.all, half_open.total.unverified, half_open.prefixes.len()), (0, 0, 0));
     }
 }

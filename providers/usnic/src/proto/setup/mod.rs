@@ -215,16 +215,11 @@ impl Default for SetupConfig {
 pub(crate) struct Setup {
     pub(crate) config: SetupConfig,
     /// Protection of set-up packets: a checksum, or encryption with the key.
-    guard: PacketGuard,
+    pub(crate) guard: PacketGuard,
     psk: Option<Psk>,
 }
 
 impl Setup {
-    /// Whether there is a key. Packets of peers without this key are then ignored.
-    pub(crate) fn has_key(&self) -> bool {
-        self.psk.is_some()
-    }
-
     pub(crate) fn new(config: SetupConfig, psk: Option<Psk>) -> Setup {
         Setup { config, guard: PacketGuard::new(psk.as_ref()), psk }
     }

@@ -79,7 +79,7 @@ impl Server {
     fn is_empty(&self) -> bool {
         let it = &self.acceptor;
         let maps = it.attempts.is_empty() && it.by_key.is_empty() && it.by_conn.is_empty();
-        maps && it.due.is_empty() && it.ended.is_empty() && it.half_open.total().all == 0
+        maps && it.due.is_empty() && it.ended.is_empty() && it.half_open.total.all == 0
     }
 }
 
@@ -318,7 +318,7 @@ fn no_state_is_kept_for_unverified_sources_under_load() {
         ([5, 5, 5, 5, 0, 0, 0, 0], 60),
         "the number of attempts is limited per network and in total"
     );
-    assert_eq!((server.acceptor.attempts.len(), server.acceptor.counts().cookies), (20, 60));
+    assert_eq!((server.acceptor.attempts.len(), server.acceptor.counts.cookies), (20, 60));
     // A request with a cookie gets an entry even under load.
     let (mut connector, packet) = server.request(9999);
     let from = source(9, 9);
@@ -333,7 +333,7 @@ fn no_state_is_kept_for_unverified_sources_under_load() {
         "a cookie is not valid from another address"
     );
     requested(server.receives(0, &again, from));
-    assert_eq!((server.acceptor.half_open.total().all, server.acceptor.half_open.total().unverified), (21, 20));
+    assert_eq!((server.acceptor.half_open.total.all, server.acceptor.half_open.total.unverified), (21, 20));
 }
 
 #[test]
@@ -349,12 +349,12 @@ fn cookie_verifies_the_source_of_a_repeated_request() {
     server.acceptor.reject(0, other, RejectReason::Refused, &[], &mut TestRandom::new(2));
     // The load has ended, and a copy of the first request arrives before the request with the cookie.
     requested(server.receives(0, &packet, from));
-    assert_eq!(server.acceptor.half_open.total().unverified, 1);
+    assert_eq!(server.acceptor.half_open.total.unverified, 1);
     let mut with = Vec::new();
     connector.transmit(0, &mut TestRandom::new(9), &mut with);
     for _ in 0..2 {
         assert_eq!(server.receives(0, &with, from), PacketResult::Reply);
-        assert_eq!((server.reply(), server.acceptor.half_open.total().unverified), (Some(SetupReply::Pending), 0));
+        assert_eq!((server.reply(), server.acceptor.half_open.total.unverified), (Some(SetupReply::Pending), 0));
     }
     server.time(100 * SECONDS);
     assert!(server.is_empty());
@@ -381,7 +381,7 @@ fn forged_or_expired_cookie_gets_a_new_cookie() {
         packets::put_request(&server.setup.guard, &request_head, &offer, b"", 0, &mut TestRandom::new(2), &mut packet);
         assert_eq!(server.receives(100 * SECONDS, &packet, from), PacketResult::Reply);
     }
-    assert!(server.is_empty() && server.acceptor.counts().requests == 0);
+    assert!(server.is_empty() && server.acceptor.counts.requests == 0);
 }
 
 #[test]
@@ -403,12 +403,12 @@ fn number_of_attempts_is_limited_in_total_and_per_prefix() {
         }
         assert!(server.acceptor.half_open.of_prefix(source(net, 0)).all <= prefix);
     }
-    assert_eq!((ids.len(), server.acceptor.counts().limit_reached), (all, 170));
+    assert_eq!((ids.len(), server.acceptor.counts.limit_reached), (all, 170));
     for id in ids {
         server.acceptor.reject(0, id, RejectReason::Refused, &[], &mut TestRandom::new(2));
     }
     assert_eq!(
-        (server.acceptor.half_open.total().all, server.acceptor.attempts.len()),
+        (server.acceptor.half_open.total.all, server.acceptor.attempts.len()),
         (0, 15),
         "the oldest rejected attempts are removed"
     );
