@@ -1,6 +1,6 @@
 //! Code shared by the software providers (sm, usnic): the parts of a transport that do not depend on how bytes get to
-//! the peer. verbs uses some modules too: base directories, shared names, listener
-//! retries, the job queue and overdue sends.
+//! the peer. verbs uses some modules too: base directories, shared names, listener retries, the job queue and overdue
+//! sends.
 //!
 //! A module imports only modules that precede it in this list:
 //! - [`settings`]: reads a provider's settings from `ia_params` and the environment

@@ -27,8 +27,7 @@ use crate::base_dir::{self, BaseDir, is_open_at, lock};
 use dapl::error::{Error, Result};
 use dapl::provider::SharedCookie;
 
-/// Time limit of the attempts to join. A process holds the exclusive lock for a much shorter time,
-/// unless it is stopped.
+/// Time limit of the attempts to join. A process holds the exclusive lock for a much shorter time, unless it is stopped.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 /// Pause between two attempts, a little longer than a process usually holds the exclusive lock.
 const RETRY_PAUSE: Duration = Duration::from_micros(100);

@@ -14,9 +14,11 @@ const RDMA_WRITE_DELAY: Nanos = 4 * MICROS;
 /// The pending ack of a connection, and its timing.
 #[derive(Debug, Default)]
 pub(crate) struct AckClock {
+    /// Maximum delay of an ack in nanoseconds.
     delay: Nanos,
     /// Whether `shorten_delay` was called since the last ack, because a long packet of an RDMA write has arrived.
     is_prompt: bool,
+    /// Number of new packets after which an ack is due.
     every: u32,
     /// Number of new packets that were not acked yet.
     pending: u32,

@@ -1,8 +1,8 @@
 //! Queue pairs, with their posted work and their connection. One lock guards the state of a queue pair.
 //!
 //! A queue pair queues work that is posted before its connection is established. After the end of the connection it
-//! flushes posted work, until it is reset. An ended connection becomes a
-//! [`ClosingConnection`](crate::qp::closing::ClosingConnection).
+//! flushes posted work, until it is reset. A [`ClosingConnection`](crate::qp::closing::ClosingConnection) then replies
+//! to late packets.
 //!
 //! If fewer than [`DIRECT_SEND_BELOW`] requests are outstanding, the posting thread sends its request immediately
 //! (US-5). Other requests, and short requests of several segments, wait for the next pass, which sends them in one

@@ -28,6 +28,7 @@ struct PartialPacket {
     have: Ranges,
 }
 
+/// The incomplete packets of the peer.
 #[derive(Debug, Default)]
 pub(super) struct Refragmented(Vec<PartialPacket>);
 
