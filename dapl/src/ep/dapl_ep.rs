@@ -17,7 +17,7 @@ use super::dapli_watch;
 use super::state::{EpState, EpStep};
 use super::{Ep, EpObjects, record};
 use crate::error::{AddressProblem, Error, Handle, Result};
-use crate::evd::{Evd, EventSource, dapls_evd};
+use crate::evd::{Evd, dapls_evd};
 use crate::ffi;
 use crate::ia::Ia;
 use crate::provider::{PeerAddress, Provider};
@@ -152,8 +152,8 @@ pub unsafe extern "C" fn dapl_ep_modify<P: Provider>(
         // SAFETY: `ep_param` is not null, and the caller guarantees that it is readable.
         let param = unsafe { ep_param.read_unaligned() };
         let named = |field: DAT_EP_PARAM_MASK| ep_param_mask & field != 0;
-        let dto = |handle: DAT_EVD_HANDLE| evd::<P>(handle, EventSource::Dto, Handle::EvdRecv);
-        let connection = |handle: DAT_EVD_HANDLE| evd::<P>(handle, EventSource::Connection, Handle::EvdConn);
+        let dto = |handle: DAT_EVD_HANDLE| evd::<P>(handle, DAT_EVD_DTO_FLAG, Handle::EvdRecv);
+        let connection = |handle: DAT_EVD_HANDLE| evd::<P>(handle, DAT_EVD_CONNECTION_FLAG, Handle::EvdConn);
         let change = EpChange {
             mask: ep_param_mask & DAT_EP_FIELD_ALL,
             pz: named(DAT_EP_FIELD_PZ_HANDLE).then(|| pz(param.pz_handle)),
@@ -333,9 +333,9 @@ fn objects<P: Provider>(
     connect: DAT_EVD_HANDLE,
 ) -> Result<EpObjects<P>> {
     let pz = pz(pz_handle)?;
-    let connect = evd(connect, EventSource::Connection, Handle::EvdConn)?;
-    let recv = evd(recv, EventSource::Dto, Handle::EvdRecv)?;
-    let request = evd(request, EventSource::Dto, Handle::EvdRequest)?;
+    let connect = evd(connect, DAT_EVD_CONNECTION_FLAG, Handle::EvdConn)?;
+    let recv = evd(recv, DAT_EVD_DTO_FLAG, Handle::EvdRecv)?;
+    let request = evd(request, DAT_EVD_DTO_FLAG, Handle::EvdRequest)?;
     Ok(EpObjects { pz, recv, request, connect, srq: None })
 }
 
@@ -344,7 +344,7 @@ fn pz<P: Provider>(handle: DAT_PZ_HANDLE) -> Result<Option<UseGuard<Pz<P>>>> {
 }
 
 /// Opens the handle of an EVD that serves `stream`; a null handle returns `None`. The EVD may belong to another IA.
-fn evd<P: Provider>(handle: DAT_EVD_HANDLE, stream: EventSource, wanted: Handle) -> Result<Option<UseGuard<Evd<P>>>> {
+fn evd<P: Provider>(handle: DAT_EVD_HANDLE, stream: DAT_EVD_FLAGS, wanted: Handle) -> Result<Option<UseGuard<Evd<P>>>> {
     from_optional::<Evd<P>>(handle, wanted)?.map(|evd| dapls_evd::use_for(&evd, stream, wanted)).transpose()
 }
 

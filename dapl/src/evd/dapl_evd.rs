@@ -9,7 +9,6 @@ use dat_abi::*;
 use super::Evd;
 use super::dapli_evd::EvdState;
 use super::dapls_evd;
-use super::event::{EventSource, EventSources};
 use super::event_record::{write_plain, write_taken};
 use crate::cno::Cno;
 use crate::error::{Error, Handle};
@@ -30,15 +29,37 @@ pub unsafe extern "C" fn dapl_evd_create<P: Provider>(
     flags: DAT_EVD_FLAGS,
     out: *mut DAT_EVD_HANDLE,
 ) -> DAT_RETURN {
+    // SAFETY: the caller also satisfies the contract of `create`.
+    unsafe { create::<P>(ia, length, cno, flags, STREAMS, out) }
+}
+
+/// Flags of all event streams of 1.2.
+pub(crate) const STREAMS: DAT_EVD_FLAGS = DAT_EVD_SOFTWARE_FLAG | DAT_EVD_DEFAULT_FLAG;
+
+/// `dat_evd_create` for any version of DAT. An EVD may serve any combination of the streams in `known` (spec/events
+/// 1.2), but at least one.
+///
+/// # Safety
+/// Handles may have any value; `out` is null or writable.
+pub(crate) unsafe fn create<P: Provider>(
+    ia: DAT_IA_HANDLE,
+    length: DAT_COUNT,
+    cno: DAT_CNO_HANDLE,
+    flags: DAT_EVD_FLAGS,
+    known: DAT_EVD_FLAGS,
+    out: *mut DAT_EVD_HANDLE,
+) -> DAT_RETURN {
     guard(|| {
         let ia = from_handle::<Ia<P>>(ia, Handle::Ia)?.to_arc();
         if length <= 0 {
             return Err(Error::InvalidParameter(2));
         }
         let cno = from_optional::<Cno<P>>(cno, Handle::Cno)?.map(|cno| cno.to_arc());
-        let streams = streams(flags).ok_or(Error::InvalidParameter(4))?;
+        if flags == 0 || flags & !known != 0 {
+            return Err(Error::InvalidParameter(4));
+        }
         require(out, 5)?;
-        let evd = dapls_evd::create(&ia, length, cno, streams)?;
+        let evd = dapls_evd::create(&ia, length, cno, flags)?;
         // SAFETY: `out` is not null, and the caller guarantees that it is writable.
         unsafe { out.write_unaligned(evd) };
         Ok(())
@@ -60,7 +81,7 @@ pub unsafe extern "C" fn dapl_evd_query<P: Provider>(
             return Err(Error::InvalidParameter(2));
         }
         require(out, 3)?;
-        let param = dapls_evd::param(&evd, flags(evd.streams()));
+        let param = dapls_evd::param(&evd);
         // SAFETY: `out` is not null, and the caller guarantees that it is writable.
         unsafe { out.write_unaligned(param) };
         Ok(())
@@ -139,7 +160,7 @@ pub unsafe extern "C" fn dapl_evd_resize<P: Provider>(evd: DAT_EVD_HANDLE, lengt
 pub unsafe extern "C" fn dapl_evd_post_se<P: Provider>(evd: DAT_EVD_HANDLE, event: *const DAT_EVENT) -> DAT_RETURN {
     guard(|| {
         let evd = from_handle::<Evd<P>>(evd, Handle::Plain)?;
-        if !evd.serves(EventSource::Software) {
+        if !evd.serves(DAT_EVD_SOFTWARE_FLAG) {
             return Err(Error::InvalidParameter(1));
         }
         require(event, 2)?;
@@ -291,27 +312,3 @@ unsafe extern "C" fn dequeue<P: Provider>(evd: DAT_EVD_HANDLE, out: *mut DAT_EVE
 pub unsafe extern "C" fn dapl_evd_free<P: Provider>(evd: DAT_EVD_HANDLE) -> DAT_RETURN {
     guard(|| dapls_evd::free(&*from_handle::<Evd<P>>(evd, Handle::Plain)?))
 }
-
-/// Parses EVD flags. Returns `None` for no flag or an unknown flag. An EVD may serve any combination of streams
-/// (spec/events 1.2).
-pub(crate) fn streams(flags: DAT_EVD_FLAGS) -> Option<EventSources> {
-    let known = STREAMS.iter().fold(0, |all, (flag, _)| all | flag);
-    if flags == 0 || flags & !known != 0 {
-        return None;
-    }
-    let chosen = STREAMS.iter().filter(|(flag, _)| flags & flag != 0);
-    Some(chosen.fold(EventSources::default(), |set, (_, stream)| set.with(*stream)))
-}
-
-fn flags(streams: EventSources) -> DAT_EVD_FLAGS {
-    STREAMS.iter().filter(|(_, stream)| streams.has(*stream)).fold(0, |all, (flag, _)| all | flag)
-}
-
-const STREAMS: [(DAT_EVD_FLAGS, EventSource); 6] = [
-    (DAT_EVD_SOFTWARE_FLAG, EventSource::Software),
-    (DAT_EVD_CR_FLAG, EventSource::Request),
-    (DAT_EVD_DTO_FLAG, EventSource::Dto),
-    (DAT_EVD_CONNECTION_FLAG, EventSource::Connection),
-    (DAT_EVD_RMR_BIND_FLAG, EventSource::RmrBind),
-    (DAT_EVD_ASYNC_FLAG, EventSource::Async),
-];

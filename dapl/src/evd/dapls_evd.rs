@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock};
 use dat_abi::*;
 
 use super::dapli_evd::{EvdState, FetchMode};
-use super::event::{Event, EventSource, EventSources};
+use super::event::Event;
 use super::notification::{EvdNotification, EvdRef};
 use super::queue::{EventQueue, EventSignal};
 use super::{Evd, NotifyMode};
@@ -34,13 +34,13 @@ pub fn build<P: Provider>(
     ia: &Arc<Ia<P>>,
     length: i32,
     cno: Option<Arc<Cno<P>>>,
-    streams: EventSources,
+    streams: DAT_EVD_FLAGS,
 ) -> Result<UnpublishedObject<Evd<P>>> {
     let length = checked_length(ia, length, Error::Exhausted(Resource::Evd))?;
     handle::create(ia.table(), |id| {
         let evd_ref = Arc::new(EvdRef::<P>::new(id));
-        let completes = [EventSource::Dto, EventSource::RmrBind, EventSource::Extension];
-        let cq = if completes.into_iter().any(|stream| streams.has(stream)) {
+        const COMPLETIONS: DAT_EVD_FLAGS = DAT_EVD_DTO_FLAG | DAT_EVD_RMR_BIND_FLAG | v2::DAT_EVD_EXTENSION_BASE;
+        let cq = if streams & COMPLETIONS != 0 {
             let sink: Arc<dyn CqSink> = evd_ref.clone();
             Some(Arc::new(ia.provider().create_cq(Arc::downgrade(&sink))?))
         } else {
@@ -72,7 +72,7 @@ pub fn create<P: Provider>(
     ia: &Arc<Ia<P>>,
     length: i32,
     cno: Option<Arc<Cno<P>>>,
-    streams: EventSources,
+    streams: DAT_EVD_FLAGS,
 ) -> Result<DAT_EVD_HANDLE> {
     let evd = build(ia, length, cno, streams)?;
     let object = evd.object().clone();
@@ -88,7 +88,7 @@ pub fn create<P: Provider>(
 /// Makes `ia::open` create an async EVD of this length.
 pub fn with_ia<P: Provider>(length: i32) -> AsyncEvdConstructor<P> {
     Box::new(move |ia| {
-        let evd = build(ia, length, None, EventSources::default().with(EventSource::Async))?;
+        let evd = build(ia, length, None, DAT_EVD_ASYNC_FLAG)?;
         let object = evd.object().clone();
         ia.publish(evd, CloseRank::AsyncEvd);
         Ok(AsyncEvd::Own(object))
@@ -109,7 +109,7 @@ fn checked_length<P: Provider>(ia: &Ia<P>, length: i32, too_long: Error) -> Resu
 /// Counts a use of the EVD by an object that reports events of `stream` to it.
 ///
 /// Errors: `InvalidHandle(wanted)` if the EVD does not serve the stream, or is being freed.
-pub fn use_for<P: Provider>(evd: &Ref<Evd<P>>, stream: EventSource, wanted: Handle) -> Result<UseGuard<Evd<P>>> {
+pub fn use_for<P: Provider>(evd: &Ref<Evd<P>>, stream: DAT_EVD_FLAGS, wanted: Handle) -> Result<UseGuard<Evd<P>>> {
     if !evd.serves(stream) {
         return Err(Error::InvalidHandle(wanted));
     }
@@ -208,7 +208,7 @@ pub(crate) fn stop_counting<P: Provider>(evd: &Arc<Evd<P>>, ep: usize) -> (Compl
 /// Errors: `InvalidParameter(1)` if the EVD does not serve the SOFTWARE stream; `QueueFull` if the queue is full, which
 /// causes no asynchronous error.
 pub fn post_software<P: Provider>(evd: &Evd<P>, pointer: usize) -> Result<()> {
-    if !evd.serves(EventSource::Software) {
+    if !evd.serves(DAT_EVD_SOFTWARE_FLAG) {
         return Err(Error::InvalidParameter(1));
     }
     let mut inner = evd.lock();
@@ -299,8 +299,8 @@ pub fn resize<P: Provider>(evd: &Evd<P>, length: i32) -> Result<()> {
     inner.queue.resize(length)
 }
 
-/// Returns the record for `dat_evd_query`. `evd_flags` are the streams of the EVD as flags.
-pub fn param<P: Provider>(evd: &Evd<P>, evd_flags: DAT_EVD_FLAGS) -> DAT_EVD_PARAM {
+/// Returns the record for `dat_evd_query`.
+pub fn param<P: Provider>(evd: &Evd<P>) -> DAT_EVD_PARAM {
     let ia_handle = evd.ia.consumer_handle();
     let inner = evd.lock();
     let enabled = if inner.queue.enabled { DAT_EVD_STATE_ENABLED } else { DAT_EVD_STATE_DISABLED };
@@ -315,7 +315,7 @@ pub fn param<P: Provider>(evd: &Evd<P>, evd_flags: DAT_EVD_FLAGS) -> DAT_EVD_PAR
         evd_qlen: count(inner.queue.length()),
         evd_state: enabled | waitable | config,
         cno_handle: inner.cno.as_ref().map_or(DAT_HANDLE_NULL, |cno| cno.id().handle as DAT_CNO_HANDLE),
-        evd_flags,
+        evd_flags: evd.streams,
     }
 }
 

@@ -46,37 +46,6 @@ pub enum Event {
     },
 }
 
-/// An event stream that an EVD can serve.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-#[repr(u8)]
-pub enum EventSource {
-    Software,
-    /// Connection requests.
-    Request,
-    Dto,
-    Connection,
-    RmrBind,
-    Async,
-    /// Completions of extended operations (2.0). They are queued together with DTO completions.
-    Extension,
-}
-
-/// The set of event streams that an EVD serves.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct EventSources(u8);
-
-impl EventSources {
-    /// Returns the set with this stream added.
-    pub fn with(self, stream: EventSource) -> Self {
-        EventSources(self.0 | 1 << stream as u8)
-    }
-
-    /// Whether the set contains this stream.
-    pub fn has(self, stream: EventSource) -> bool {
-        self.0 & 1 << stream as u8 != 0
-    }
-}
-
 /// Whether the completion is a failure that ends the connection (spec/events 4.6). A flush does not.
 #[inline]
 pub(super) fn is_failure(done: &Completion) -> bool {

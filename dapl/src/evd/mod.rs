@@ -5,6 +5,8 @@
 
 use std::sync::{Arc, OnceLock};
 
+use dat_abi::DAT_EVD_FLAGS;
+
 use crate::ia::{AsyncError, AsyncErrorSink, Child, Ia};
 use crate::provider::Provider;
 use crate::runtime::empty_check::QueueCheck;
@@ -30,7 +32,7 @@ mod tests;
 pub use dapl_evd_wait::dapl_evd_wait;
 pub(crate) use dapl_evd_wait::wait_as;
 pub(crate) use dapli_evd::TakenEvent;
-pub use event::{Event, EventSource, EventSources};
+pub use event::Event;
 pub use queue::NotifyMode;
 
 use dapli_evd::EvdState;
@@ -39,7 +41,8 @@ use notification::EvdRef;
 pub struct Evd<P: Provider> {
     id: ObjectId,
     ia: Arc<Ia<P>>,
-    streams: EventSources,
+    /// The event streams that the EVD serves, as EVD flags.
+    streams: DAT_EVD_FLAGS,
     /// The provider's CQ, if the EVD serves the DTO, RMR-bind or extension stream.
     cq: Option<Arc<P::Cq>>,
     /// Identifies this EVD to the CQ and the CNO.
@@ -76,13 +79,9 @@ impl<P: Provider> Evd<P> {
         &self.ia
     }
 
-    pub fn serves(&self, stream: EventSource) -> bool {
-        self.streams.has(stream)
-    }
-
-    /// All streams that the EVD serves.
-    pub fn streams(&self) -> EventSources {
-        self.streams
+    /// Whether the EVD serves the stream with this flag.
+    pub fn serves(&self, stream: DAT_EVD_FLAGS) -> bool {
+        self.streams & stream != 0
     }
 
     /// The provider's CQ, if the EVD serves the DTO, RMR-bind or extension stream.

@@ -11,7 +11,7 @@ use super::dapls_ia::{self, AsyncEvdConstructor};
 use super::{AsyncErrorSink, AsyncEvd, Ia, query};
 use crate::dapl_descriptor;
 use crate::error::{Error, Handle, Result};
-use crate::evd::{Evd, EventSource, dapls_evd};
+use crate::evd::{Evd, dapls_evd};
 use crate::ffi::{self, guard, put_cleared, require};
 use crate::libdat;
 use crate::names::{self, Version};
@@ -82,7 +82,7 @@ fn choice<P: Provider>(evd: DAT_EVD_HANDLE, length: DAT_COUNT) -> Result<AsyncEv
         return if length > 0 { Ok(dapls_evd::with_ia(length)) } else { Err(Error::InvalidParameter(2)) };
     }
     let evd = from_handle::<Evd<P>>(evd, Handle::EvdAsync)?;
-    if !evd.serves(EventSource::Async) {
+    if !evd.serves(DAT_EVD_ASYNC_FLAG) {
         return Err(Error::InvalidHandle(Handle::EvdAsync));
     }
     let evd: UseGuard<dyn AsyncErrorSink> = UseGuard::of(evd.to_arc());

@@ -7,7 +7,7 @@ use dat_abi::*;
 
 use super::{Psp, dapli_psp};
 use crate::error::{Error, Handle, Result};
-use crate::evd::{Evd, EventSource, dapls_evd};
+use crate::evd::{Evd, dapls_evd};
 use crate::ffi;
 use crate::ia::Ia;
 use crate::provider::Provider;
@@ -28,7 +28,7 @@ pub unsafe extern "C" fn dapl_psp_create<P: Provider>(
         let ia = from_handle::<Ia<P>>(ia_handle, Handle::Ia)?.to_arc();
         let evd = from_handle::<Evd<P>>(evd_handle, Handle::EvdCr)?;
         ffi::require(psp_handle, 5)?;
-        let evd = dapls_evd::use_for(&evd, EventSource::Request, Handle::EvdCr)?;
+        let evd = dapls_evd::use_for(&evd, DAT_EVD_CR_FLAG, Handle::EvdCr)?;
         let creates_eps = creates_eps(psp_flags)?;
         if conn_qual == 0 {
             return Err(Error::InvalidParameter(2));
@@ -56,7 +56,7 @@ pub unsafe extern "C" fn dapl_psp_create_any<P: Provider>(
         let evd = from_handle::<Evd<P>>(evd_handle, Handle::EvdCr)?;
         ffi::require(psp_handle, 5)?;
         ffi::require(conn_qual, 2)?;
-        let evd = dapls_evd::use_for(&evd, EventSource::Request, Handle::EvdCr)?;
+        let evd = dapls_evd::use_for(&evd, DAT_EVD_CR_FLAG, Handle::EvdCr)?;
         let psp = dapli_psp::open(&ia, None, evd, creates_eps(psp_flags)?)?;
         // SAFETY: the caller guarantees that each out pointer is null or writable.
         unsafe {

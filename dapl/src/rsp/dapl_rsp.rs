@@ -9,7 +9,7 @@ use super::Rsp;
 use crate::ep::Ep;
 use crate::ep::state::EpStep;
 use crate::error::{Error, Handle};
-use crate::evd::{Evd, EventSource, dapls_evd};
+use crate::evd::{Evd, dapls_evd};
 use crate::ffi;
 use crate::ia::Ia;
 use crate::provider::Provider;
@@ -32,7 +32,7 @@ pub unsafe extern "C" fn dapl_rsp_create<P: Provider>(
         let evd = from_handle::<Evd<P>>(evd_handle, Handle::EvdCr)?;
         ffi::require(rsp_handle, 5)?;
         ep.state().after(EpStep::Reserve)?;
-        let evd = dapls_evd::use_for(&evd, EventSource::Request, Handle::EvdCr)?;
+        let evd = dapls_evd::use_for(&evd, DAT_EVD_CR_FLAG, Handle::EvdCr)?;
         if conn_qual == 0 {
             return Err(Error::InvalidParameter(2));
         }

@@ -8,7 +8,7 @@ use super::convert;
 use crate::csp::{Csp, CspAddress};
 use crate::ep::Communicator;
 use crate::error::{Error, Handle, Result};
-use crate::evd::{Evd, EventSource, dapls_evd};
+use crate::evd::{Evd, dapls_evd};
 use crate::ffi::{self, require};
 use crate::ia::Ia;
 use crate::provider::Provider;
@@ -32,7 +32,7 @@ pub unsafe extern "C" fn dapl2_csp_create<P: Provider>(
         require(address, 3)?;
         let evd = from_handle::<Evd<P>>(evd, Handle::EvdCr)?;
         require(out, 5)?;
-        let evd = dapls_evd::use_for(&evd, EventSource::Request, Handle::EvdCr)?;
+        let evd = dapls_evd::use_for(&evd, DAT_EVD_CR_FLAG, Handle::EvdCr)?;
         // SAFETY: `communicator` is not null, and the caller guarantees that it is readable.
         let DAT_COMM { domain, r#type: kind, protocol } = unsafe { communicator.read_unaligned() };
         let communicator = Communicator { domain, kind, protocol };

@@ -5,15 +5,13 @@
 use dat_abi::v2::*;
 
 use super::convert;
-use crate::cno::Cno;
 use crate::error::{Error, Handle};
 use crate::evd::dapl_evd as evd_1_2;
 use crate::evd::event_record::write_same;
-use crate::evd::{Evd, Event, EventSource, EventSources, TakenEvent, dapls_evd, wait_as};
-use crate::ffi::{guard, guard_cancellable, require};
-use crate::ia::Ia;
+use crate::evd::{Evd, Event, TakenEvent, wait_as};
+use crate::ffi::{guard_cancellable, require};
 use crate::provider::{Completion, Provider, ReceivedOp, Status, Work};
-use crate::runtime::handle::{EvdHandle, from_handle, from_handle_for_post, from_optional};
+use crate::runtime::handle::{EvdHandle, from_handle_for_post};
 
 /// `dat_evd_create`. Unlike in 1.2, an EVD can also serve the stream of completions of extended operations.
 ///
@@ -26,48 +24,10 @@ pub unsafe extern "C" fn dapl2_evd_create<P: Provider>(
     flags: DAT_EVD_FLAGS,
     out: *mut DAT_EVD_HANDLE,
 ) -> DAT_RETURN {
-    convert::code(guard(|| {
-        let ia = from_handle::<Ia<P>>(ia, Handle::Ia)?.to_arc();
-        if length <= 0 {
-            return Err(Error::InvalidParameter(2));
-        }
-        let cno = from_optional::<Cno<P>>(cno, Handle::Cno)?.map(|cno| cno.to_arc());
-        let streams = match flags & !DAT_EVD_EXTENSION_BASE {
-            0 if flags != 0 => Some(EventSources::default()),
-            others => evd_1_2::streams(others),
-        };
-        let streams = streams.ok_or(Error::InvalidParameter(4))?;
-        let is_extended = flags & DAT_EVD_EXTENSION_BASE != 0;
-        let streams = if is_extended { streams.with(EventSource::Extension) } else { streams };
-        require(out, 5)?;
-        let evd = dapls_evd::create(&ia, length, cno, streams)?;
-        // SAFETY: `out` is not null, and the caller guarantees that it is writable.
-        unsafe { out.write_unaligned(evd) };
-        Ok(())
-    }))
-}
-
-/// `dat_evd_query`.
-///
-/// # Safety
-/// `evd` may have any value; `out` is null or writable.
-pub unsafe extern "C" fn dapl2_evd_query<P: Provider>(
-    evd: DAT_EVD_HANDLE,
-    mask: DAT_EVD_PARAM_MASK,
-    out: *mut DAT_EVD_PARAM,
-) -> DAT_RETURN {
-    // SAFETY: the caller also satisfies the contract of `evd_1_2::dapl_evd_query`.
-    let code = unsafe { evd_1_2::dapl_evd_query::<P>(evd, mask, out) };
-    let is_extended =
-        |evd| from_handle::<Evd<P>>(evd, Handle::Plain).is_ok_and(|evd| evd.serves(EventSource::Extension));
-    if code == DAT_SUCCESS && is_extended(evd) {
-        // SAFETY: the entry of 1.2 has written the record.
-        unsafe {
-            let flags = &raw mut (*out).evd_flags;
-            flags.write_unaligned(flags.read_unaligned() | DAT_EVD_EXTENSION_BASE);
-        }
-    }
-    convert::code(code)
+    // SAFETY: the caller also satisfies the contract of `create`.
+    convert::code(unsafe {
+        evd_1_2::create::<P>(ia, length, cno, flags, evd_1_2::STREAMS | DAT_EVD_EXTENSION_BASE, out)
+    })
 }
 
 /// `dat_evd_wait`.

@@ -42,6 +42,7 @@ same! {
     "C" dapl2_cr_query = dapl_cr::dapl_cr_query(cr: DAT_CR_HANDLE, mask: DAT_CR_PARAM_MASK, out: *mut DAT_CR_PARAM);
     "C" dapl2_cr_accept = dapl_cr::dapl_cr_accept(cr: DAT_CR_HANDLE, ep: DAT_EP_HANDLE, size: DAT_COUNT, data: DAT_PVOID);
     "C" dapl2_cr_handoff = dapl_cr::dapl_cr_handoff(cr: DAT_CR_HANDLE, handoff: DAT_CONN_QUAL);
+    "C" dapl2_evd_query = dapl_evd::dapl_evd_query(evd: DAT_EVD_HANDLE, mask: DAT_EVD_PARAM_MASK, out: *mut DAT_EVD_PARAM);
     "C" dapl2_evd_modify_cno = dapl_evd::dapl_evd_modify_cno(evd: DAT_EVD_HANDLE, cno: DAT_CNO_HANDLE);
     "C" dapl2_evd_enable = dapl_evd::dapl_evd_enable(evd: DAT_EVD_HANDLE);
     "C" dapl2_evd_disable = dapl_evd::dapl_evd_disable(evd: DAT_EVD_HANDLE);

@@ -32,7 +32,7 @@ pub fn table_v2<P: Provider>() -> DAT_PROVIDER {
         cr_reject_func: Some(dapl_cr::dapl2_cr_reject::<P>),
         cr_handoff_func: Some(dapl_same::dapl2_cr_handoff::<P>),
         evd_create_func: Some(dapl_evd::dapl2_evd_create::<P>),
-        evd_query_func: Some(dapl_evd::dapl2_evd_query::<P>),
+        evd_query_func: Some(dapl_same::dapl2_evd_query::<P>),
         evd_modify_cno_func: Some(dapl_same::dapl2_evd_modify_cno::<P>),
         evd_enable_func: Some(dapl_same::dapl2_evd_enable::<P>),
         evd_disable_func: Some(dapl_same::dapl2_evd_disable::<P>),
