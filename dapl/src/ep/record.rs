@@ -94,7 +94,7 @@ pub(super) fn merge(into: &mut Attributes, asked: &Attributes, mask: DAT_EP_PARA
 
 impl<P: Provider> Ep<P> {
     /// Returns the record for `dat_ep_query`. The fields are read under one lock, so they are consistent.
-    pub(super) fn param(&self) -> Result<DAT_EP_PARAM> {
+    pub(crate) fn param(&self) -> Result<DAT_EP_PARAM> {
         let core = self.open()?;
         let EpObjects { pz, recv, request, connect, srq } = &core.objects;
         let handle = |id: Option<usize>| id.unwrap_or(0) as DAT_HANDLE;

@@ -175,35 +175,39 @@ pub unsafe extern "C" fn dapl_lmr_query<P: Provider>(
             return Err(Error::InvalidParameter(2));
         }
         require(out, 3)?;
-        let Region { address, length } = lmr.region();
-        // The largest union member is filled. Bytes that smaller members do not have are 0.
-        let described = |at: u64, cookie: *const SharedCookie| DAT_REGION_DESCRIPTION {
-            for_shared_memory: DAT_SHARED_MEMORY {
-                virtual_address: at as DAT_PVOID,
-                shared_memory_id: cookie.cast_mut().cast(),
-            },
-        };
-        let (mem_type, region_desc) = match lmr.origin() {
-            Origin::Memory => (DAT_MEM_TYPE_VIRTUAL, described(address, std::ptr::null())),
-            Origin::Lmr(source) => (DAT_MEM_TYPE_LMR, described(*source as u64, std::ptr::null())),
-            Origin::Shared(cookie) => (DAT_MEM_TYPE_SHARED_VIRTUAL, described(address, &raw const **cookie)),
-        };
-        let param = DAT_LMR_PARAM {
-            ia_handle: lmr.ia().consumer_handle(),
-            mem_type,
-            region_desc,
-            length,
-            pz_handle: lmr.pz().id().handle as DAT_PZ_HANDLE,
-            mem_priv: privileges(lmr.rights()),
-            lmr_context: lmr.mr().local_key(),
-            rmr_context: remote_context(&lmr),
-            registered_size: length,
-            registered_address: address,
-        };
         // SAFETY: `out` is not null, and the caller guarantees that it is writable.
-        unsafe { out.write_unaligned(param) };
+        unsafe { out.write_unaligned(param(&lmr)) };
         Ok(())
     })
+}
+
+/// Returns the record for `dat_lmr_query`.
+pub(crate) fn param<P: Provider>(lmr: &Lmr<P>) -> DAT_LMR_PARAM {
+    let Region { address, length } = lmr.region();
+    // The largest union member is filled. Bytes that smaller members do not have are 0.
+    let described = |at: u64, cookie: *const SharedCookie| DAT_REGION_DESCRIPTION {
+        for_shared_memory: DAT_SHARED_MEMORY {
+            virtual_address: at as DAT_PVOID,
+            shared_memory_id: cookie.cast_mut().cast(),
+        },
+    };
+    let (mem_type, region_desc) = match lmr.origin() {
+        Origin::Memory => (DAT_MEM_TYPE_VIRTUAL, described(address, std::ptr::null())),
+        Origin::Lmr(source) => (DAT_MEM_TYPE_LMR, described(*source as u64, std::ptr::null())),
+        Origin::Shared(cookie) => (DAT_MEM_TYPE_SHARED_VIRTUAL, described(address, &raw const **cookie)),
+    };
+    DAT_LMR_PARAM {
+        ia_handle: lmr.ia().consumer_handle(),
+        mem_type,
+        region_desc,
+        length,
+        pz_handle: lmr.pz().id().handle as DAT_PZ_HANDLE,
+        mem_priv: privileges(lmr.rights()),
+        lmr_context: lmr.mr().local_key(),
+        rmr_context: remote_context(lmr),
+        registered_size: length,
+        registered_address: address,
+    }
 }
 
 /// `dat_lmr_free`.

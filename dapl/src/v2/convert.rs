@@ -1,15 +1,13 @@
 //! Converts numbers and records between DAT 1.2 and DAT 2.0. Nothing is validated here.
 #![forbid(unsafe_code)]
 
-use std::ops::{BitAnd, BitOr, Not};
-
 use dat_abi as v1;
 use dat_abi::v2;
 use dat_abi::v2::DAT_RETURN;
 
 use crate::error::{Error, Handle, Result};
 use crate::ffi;
-use crate::provider::{Extensions, Limits};
+use crate::provider::{Access, Extensions, Limits};
 
 /// Converts a return code of 1.2 to 2.0. DAT 2.0 has inserted two subtypes, so the subtypes after them have other
 /// numbers.
@@ -63,16 +61,11 @@ pub fn ep_mask(mask: v2::DAT_EP_PARAM_MASK) -> v1::DAT_EP_PARAM_MASK {
     mask & BEFORE | (mask & MOVED) >> 1 | mask & v2::DAT_EP_FIELD_EP_ATTR_ALL
 }
 
-/// Converts a mask for an entry of 1.2 that writes the whole record if any field is selected. If known fields are
-/// selected, the result selects all fields of 1.2. If unknown fields are selected, the result contains bits that the
-/// entry refuses.
-pub fn record_mask<T>(mask: T, all: T, all_of_1_2: T) -> T
-where
-    T: Copy + Default + PartialEq + BitAnd<Output = T> + BitOr<Output = T> + Not<Output = T>,
-{
-    let nothing = T::default();
-    let known = if mask & all == nothing { nothing } else { all_of_1_2 };
-    let unknown = if mask & !all == nothing { nothing } else { !all_of_1_2 };
+/// Converts a mask of `dat_ia_query` to 1.2. If known fields are selected, the result selects all fields of 1.2. If
+/// unknown fields are selected, the result contains bits that the entry of 1.2 refuses.
+pub fn ia_mask(mask: v2::DAT_IA_ATTR_MASK) -> v1::DAT_IA_ATTR_MASK {
+    let known = if mask & v2::DAT_IA_FIELD_ALL == 0 { 0 } else { v1::DAT_IA_FIELD_ALL };
+    let unknown = if mask & !v2::DAT_IA_FIELD_ALL == 0 { 0 } else { !v1::DAT_IA_FIELD_ALL };
     known | unknown
 }
 
@@ -134,6 +127,22 @@ pub fn ep_param_2(param: &v1::DAT_EP_PARAM, comm: v2::DAT_COMM) -> v2::DAT_EP_PA
         ia_handle ep_state local_ia_address_ptr local_port_qual remote_ia_address_ptr remote_port_qual pz_handle
         recv_evd_handle request_evd_handle connect_evd_handle srq_handle
     )
+}
+
+/// Converts the result of `dat_lmr_query` to 2.0. `access` are the access rights of the LMR.
+pub fn lmr_param(param: &v1::DAT_LMR_PARAM, access: Access) -> v2::DAT_LMR_PARAM {
+    converted!(param => v2::DAT_LMR_PARAM {
+        mem_priv: param.mem_priv | if access.remote_atomic { v2::DAT_IB_MEM_PRIV_REMOTE_ATOMIC } else { 0 },
+        va_type: va_type(access),
+        registered_address: if access.zero_based { 0 } else { param.registered_address },
+    } and
+        ia_handle mem_type region_desc length pz_handle lmr_context rmr_context registered_size
+    )
+}
+
+/// The virtual address type of memory with these access rights.
+pub fn va_type(access: Access) -> v2::DAT_VA_TYPE {
+    if access.zero_based { v2::DAT_VA_TYPE_ZB } else { v2::DAT_VA_TYPE_VA }
 }
 
 /// Converts IA attributes to 2.0. The attributes that 1.2 lacks follow from `limits` and `has_zero_based`.

@@ -93,21 +93,16 @@ pub unsafe extern "C" fn dapl2_ep_query<P: Provider>(
     mask: DAT_EP_PARAM_MASK,
     out: *mut DAT_EP_PARAM,
 ) -> DAT_RETURN {
-    // SAFETY: all fields are integers or nullable pointers, so all-zero bytes are valid.
-    let mut param = unsafe { std::mem::zeroed::<v1::DAT_EP_PARAM>() };
-    let into = if out.is_null() { std::ptr::null_mut() } else { &raw mut param };
-    let is_wanted = mask & DAT_EP_FIELD_ALL != 0;
-    let mask = if is_wanted { v1::DAT_EP_FIELD_ALL } else { 0 };
-    // SAFETY: the call accepts any handle value, and the record is null or a local variable.
-    let code = unsafe { ep_1_2::dapl_ep_query::<P>(ep, mask, into) };
-    if code != DAT_SUCCESS || !is_wanted {
-        return convert::code(code);
-    }
     convert::code(guard(|| {
-        let Communicator { domain, kind, protocol } = dapls_ep::communicator(&*from_handle::<Ep<P>>(ep, Handle::Ep)?);
-        let param = convert::ep_param_2(&param, DAT_COMM { domain, r#type: kind, protocol });
-        // SAFETY: `out` is not null, because the entry has succeeded, and the caller guarantees that it is writable.
-        unsafe { put_cleared(out, param) };
+        let ep = from_handle::<Ep<P>>(ep, Handle::Ep)?;
+        require(out, 3)?;
+        // Any known bit in the mask selects all fields, as in 1.2.
+        if mask & DAT_EP_FIELD_ALL != 0 {
+            let Communicator { domain, kind, protocol } = dapls_ep::communicator(&*ep);
+            let param = convert::ep_param_2(&ep.param()?, DAT_COMM { domain, r#type: kind, protocol });
+            // SAFETY: `out` is not null, and the caller guarantees that it is writable.
+            unsafe { put_cleared(out, param) };
+        }
         Ok(())
     }))
 }

@@ -42,7 +42,7 @@ pub unsafe extern "C" fn dapl2_ia_query<P: Provider>(
     provider_attr: *mut DAT_PROVIDER_ATTR,
 ) -> DAT_RETURN {
     let (wants_ia, wants_provider) = (ia_mask & DAT_IA_FIELD_ALL != 0, provider_mask & DAT_PROVIDER_FIELD_ALL != 0);
-    let ia_mask_1_2 = convert::record_mask(ia_mask, DAT_IA_FIELD_ALL, v1::DAT_IA_FIELD_ALL);
+    let ia_mask_1_2 = convert::ia_mask(ia_mask);
     let provider_mask_1_2 = if wants_provider { v1::DAT_PROVIDER_FIELD_ALL } else { 0 };
     // SAFETY: all fields are integers or nullable pointers, so all-zero bytes are valid.
     let (mut of_ia, mut of_provider): (v1::DAT_IA_ATTR, v1::DAT_PROVIDER_ATTR) = unsafe { std::mem::zeroed() };

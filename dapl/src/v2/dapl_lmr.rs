@@ -8,10 +8,10 @@ use dat_abi::v2::*;
 
 use super::convert;
 use crate::error::{Error, Handle, Result};
-use crate::ffi::{guard, put_cleared};
+use crate::ffi::{guard, put_cleared, require};
 use crate::ia::Ia;
 use crate::lmr::{Lmr, Privileges, dapl_lmr as lmr_1_2, zero_based};
-use crate::provider::{Access, Provider};
+use crate::provider::Provider;
 use crate::runtime::handle::from_handle;
 
 /// For `code_with_arguments`: the numbers, in 1.2 and in 2.0, of the parameters after the virtual address type.
@@ -96,33 +96,17 @@ pub unsafe extern "C" fn dapl2_lmr_query<P: Provider>(
     mask: DAT_LMR_PARAM_MASK,
     out: *mut DAT_LMR_PARAM,
 ) -> DAT_RETURN {
-    // SAFETY: all fields are integers, nullable pointers or unions of them, so all-zero bytes are valid.
-    let mut param = unsafe { std::mem::zeroed::<v1::DAT_LMR_PARAM>() };
-    let into = if out.is_null() { std::ptr::null_mut() } else { &raw mut param };
-    // Any known bit selects all fields.
-    let mask = convert::record_mask(mask, DAT_LMR_FIELD_ALL, v1::DAT_LMR_FIELD_ALL);
-    // SAFETY: the call accepts any handle value, and the record is null or a local variable.
-    let code = unsafe { lmr_1_2::dapl_lmr_query::<P>(lmr, mask, into) };
-    if code != DAT_SUCCESS {
-        return convert::code(code);
-    }
-    let access = from_handle::<Lmr<P>>(lmr, Handle::Lmr).map_or(Access::default(), |lmr| lmr.rights().access);
-    let param = DAT_LMR_PARAM {
-        ia_handle: param.ia_handle,
-        mem_type: param.mem_type,
-        region_desc: param.region_desc,
-        length: param.length,
-        pz_handle: param.pz_handle,
-        mem_priv: param.mem_priv | if access.remote_atomic { DAT_IB_MEM_PRIV_REMOTE_ATOMIC } else { 0 },
-        va_type: if access.zero_based { DAT_VA_TYPE_ZB } else { DAT_VA_TYPE_VA },
-        lmr_context: param.lmr_context,
-        rmr_context: param.rmr_context,
-        registered_size: param.registered_size,
-        registered_address: if access.zero_based { 0 } else { param.registered_address },
-    };
-    // SAFETY: `out` is not null, because the entry has succeeded, and the caller guarantees that it is writable.
-    unsafe { put_cleared(out, param) };
-    DAT_SUCCESS
+    convert::code(guard(|| {
+        let lmr = from_handle::<Lmr<P>>(lmr, Handle::Lmr)?;
+        if mask & !DAT_LMR_FIELD_ALL != 0 {
+            return Err(Error::InvalidParameter(2));
+        }
+        require(out, 3)?;
+        let param = convert::lmr_param(&lmr_1_2::param(&lmr), lmr.rights().access);
+        // SAFETY: `out` is not null, and the caller guarantees that it is writable.
+        unsafe { put_cleared(out, param) };
+        Ok(())
+    }))
 }
 
 /// `dat_lmr_sync_rdma_read`.

@@ -2,17 +2,17 @@
 //!
 //! Called through the provider table only.
 
-use dat_abi as v1;
 use dat_abi::v2::*;
 
 use super::convert;
 use super::dapl_lmr::check_address_type;
 use crate::error::{Error, Handle, Result};
 use crate::ffi::{guard, require};
+use crate::lmr::dapl_lmr::privileges;
 use crate::lmr::{Lmr, zero_based};
 use crate::provider::{MemoryRegion, Provider, Segment};
 use crate::pz::Pz;
-use crate::rmr::{Rmr, RmrScope, dapl_rmr as rmr_1_2, dapls_rmr};
+use crate::rmr::{Rmr, RmrBinding, RmrScope, dapl_rmr as rmr_1_2, dapls_rmr};
 use crate::runtime::handle::{self, from_handle};
 
 /// For `code_with_arguments`: the numbers of the parameters in 1.2 and in 2.0. In 2.0 an LMR precedes the triplet, and
@@ -28,47 +28,34 @@ pub unsafe extern "C" fn dapl2_rmr_query<P: Provider>(
     mask: DAT_RMR_PARAM_MASK,
     out: *mut DAT_RMR_PARAM,
 ) -> DAT_RETURN {
-    // SAFETY: all fields are integers or nullable pointers, so all-zero bytes are valid.
-    let mut param = unsafe { std::mem::zeroed::<v1::DAT_RMR_PARAM>() };
-    let into = if out.is_null() { std::ptr::null_mut() } else { &raw mut param };
-    let mask = convert::record_mask(mask, DAT_RMR_FIELD_ALL, v1::DAT_RMR_FIELD_ALL);
-    // SAFETY: the call accepts any handle value, and the record is null or a local variable.
-    let code = unsafe { rmr_1_2::dapl_rmr_query::<P>(rmr, mask, into) };
-    if code != DAT_SUCCESS {
-        return convert::code(code);
-    }
-    let (mut rmr_scope, mut va_type) = (DAT_RMR_SCOPE_PZ, DAT_VA_TYPE_VA);
-    let known = guard(|| {
+    convert::code(guard(|| {
         let rmr = from_handle::<Rmr<P>>(rmr, Handle::Rmr)?;
-        if rmr.scope() == RmrScope::Ep {
-            rmr_scope = DAT_RMR_SCOPE_EP;
+        if mask & !DAT_RMR_FIELD_ALL != 0 {
+            return Err(Error::InvalidParameter(2));
         }
-        if dapls_rmr::bound(&rmr).is_some_and(|bound| bound.rights.access.zero_based) {
-            va_type = DAT_VA_TYPE_ZB;
-        }
-        let triplet = &mut param.lmr_triplet;
-        if let Some(lmr) = rmr.ia().context(triplet.lmr_context).and_then(handle::from_id::<Lmr<P>>) {
+        require(out, 3)?;
+        let RmrBinding { mut segment, rights, context } = dapls_rmr::bound(&rmr).unwrap_or_default();
+        if let Some(lmr) = rmr.ia().context(segment.key).and_then(handle::from_id::<Lmr<P>>) {
             // Converts the address back to the one in the triplet that the consumer has passed to the bind.
-            triplet.virtual_address -= lmr.region().address - lmr.first_address();
+            segment.address -= lmr.region().address - lmr.first_address();
         }
+        let param = DAT_RMR_PARAM {
+            ia_handle: rmr.ia().consumer_handle(),
+            pz_handle: rmr.pz().handle as DAT_PZ_HANDLE,
+            lmr_triplet: DAT_LMR_TRIPLET {
+                virtual_address: segment.address,
+                segment_length: convert::size(segment.length),
+                lmr_context: segment.key,
+            },
+            mem_priv: privileges(rights),
+            rmr_context: context,
+            rmr_scope: if rmr.scope() == RmrScope::Ep { DAT_RMR_SCOPE_EP } else { DAT_RMR_SCOPE_PZ },
+            va_type: convert::va_type(rights.access),
+        };
+        // SAFETY: `out` is not null, and the caller guarantees that it is writable.
+        unsafe { out.write_unaligned(param) };
         Ok(())
-    });
-    if known != DAT_SUCCESS {
-        return convert::code(known);
-    }
-    let v1::DAT_LMR_TRIPLET { lmr_context, virtual_address, segment_length, .. } = param.lmr_triplet;
-    let param = DAT_RMR_PARAM {
-        ia_handle: param.ia_handle,
-        pz_handle: param.pz_handle,
-        lmr_triplet: DAT_LMR_TRIPLET { virtual_address, segment_length: convert::size(segment_length), lmr_context },
-        mem_priv: param.mem_priv,
-        rmr_context: param.rmr_context,
-        rmr_scope,
-        va_type,
-    };
-    // SAFETY: `out` is not null, because the entry has succeeded, and the caller guarantees that it is writable.
-    unsafe { out.write_unaligned(param) };
-    DAT_SUCCESS
+    }))
 }
 
 /// `dat_rmr_create_for_ep`: creates an RMR that only the peer of one EP can use, the EP to which the bind is posted.
