@@ -66,7 +66,7 @@ pub unsafe extern "C" fn dapl_cno_query<P: Provider>(
             return Err(Error::InvalidParameter(2));
         }
         require(out, 3)?;
-        let param = DAT_CNO_PARAM { ia_handle: cno.ia().consumer_handle(), agent: Agent::as_passed(cno.agent()) };
+        let param = DAT_CNO_PARAM { ia_handle: cno.ia.consumer_handle(), agent: Agent::as_passed(cno.agent()) };
         // SAFETY: `out` is not null, and the caller guarantees that it is writable.
         unsafe { out.write_unaligned(param) };
         Ok(())

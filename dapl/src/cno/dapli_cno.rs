@@ -272,7 +272,7 @@ impl<P: Provider> Cno<P> {
             let mut inner = self.inner.lock();
             let known = inner.asleep.contains(&token);
             if known && !self.is_polled() {
-                self.ia.provider().sleeps();
+                self.ia.provider.sleeps();
                 return next;
             }
             if !known {

@@ -89,7 +89,7 @@ pub fn descriptor<P: Provider>(cno: &Cno<P>) -> Result<i32> {
 /// descriptor is then readable only if an EVD has events.
 pub fn arm_descriptor<P: Provider>(cno: &Cno<P>) {
     loop {
-        let Some(source) = cno.inner.lock().pop() else { return cno.ia.provider().sleeps() };
+        let Some(source) = cno.inner.lock().pop() else { return cno.ia.provider.sleeps() };
         if source.pending(cno.id) {
             let mut inner = cno.inner.lock();
             inner.triggers.put_back(source);
@@ -106,7 +106,7 @@ pub fn arm_descriptor<P: Provider>(cno: &Cno<P>) {
 pub fn take_trigger<P: Provider>(cno: &Cno<P>) -> Result<usize> {
     cno.take_pending().ok_or_else(|| {
         // The consumer may sleep on the descriptor next, so the provider is informed.
-        cno.ia.provider().sleeps();
+        cno.ia.provider.sleeps();
         Error::QueueEmpty
     })
 }

@@ -60,8 +60,8 @@ pub struct PollPass {
 }
 
 pub struct Cno<P: Provider> {
-    id: ObjectId,
-    ia: Arc<Ia<P>>,
+    pub(crate) id: ObjectId,
+    pub(crate) ia: Arc<Ia<P>>,
     /// Number of attached EVDs.
     uses: UseCount,
     inner: Mutex<CnoState>,
@@ -76,16 +76,6 @@ pub struct Cno<P: Provider> {
 }
 
 impl<P: Provider> Cno<P> {
-    /// Identifies the CNO. The field `handle` is the consumer's handle.
-    pub fn id(&self) -> ObjectId {
-        self.id
-    }
-
-    /// IA that the CNO belongs to.
-    pub fn ia(&self) -> &Arc<Ia<P>> {
-        &self.ia
-    }
-
     /// Number of changes so far, modulo 2^32: see the field `changes`.
     pub fn changes(&self) -> u32 {
         self.changes.load(Ordering::Acquire)

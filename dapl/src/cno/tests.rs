@@ -126,7 +126,7 @@ fn cno_wait_announces_its_sleep_to_the_provider() {
     let opened = fake::open(c"cno-sleeps");
     let cno = cno(&opened, NO_AGENT);
     let evd = evd(&opened, cno);
-    let sleeps = || opened.ia.provider().sleeps_seen();
+    let sleeps = || opened.ia.provider.sleeps_seen();
     post(evd);
     assert_eq!((wait(cno, 1_000), sleeps()), ((DAT_SUCCESS, evd), 0), "the wait does not sleep");
     assert!(take(evd));

@@ -23,7 +23,8 @@ pub(crate) mod dapls_cr;
 
 pub struct Cr<P: Provider> {
     id: ObjectId,
-    ia: Arc<Ia<P>>,
+    /// IA of the service point at which the request arrived.
+    pub(crate) ia: Arc<Ia<P>>,
     peer: SocketAddr,
     address: SocketAddress,
     private_data: PrivateData,
@@ -44,11 +45,6 @@ pub(crate) struct ProvidedEp {
 }
 
 impl<P: Provider> Cr<P> {
-    /// IA of the service point at which the request arrived.
-    pub(crate) fn ia(&self) -> &Arc<Ia<P>> {
-        &self.ia
-    }
-
     /// Removes and returns the request, and invalidates the CR's handle. Errors: `InvalidHandle` if the request is
     /// already removed.
     fn take(&self) -> Result<P::Request> {

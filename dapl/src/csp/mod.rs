@@ -20,8 +20,8 @@ use crate::runtime::consumer_memory::{ConsumerVisible, SocketAddress};
 use crate::runtime::handle::{self, Kind, Object, ObjectId, UseGuard};
 
 pub struct Csp<P: Provider> {
-    id: ObjectId,
-    ia: Arc<Ia<P>>,
+    pub(crate) id: ObjectId,
+    pub(crate) ia: Arc<Ia<P>>,
     port: u16,
     /// The communicator as the consumer passed it, for queries.
     communicator: ConsumerVisible<2>,
@@ -77,7 +77,7 @@ impl<P: Provider> Csp<P> {
     }
 
     fn listen(&self) -> Result<()> {
-        let listener = self.ia.provider().listen(self.port.into(), self.id)?;
+        let listener = self.ia.provider.listen(self.port.into(), self.id)?;
         let mut state = self.state.lock();
         if state.evd.is_none() {
             drop(state);
@@ -108,14 +108,6 @@ impl<P: Provider> Csp<P> {
         Ok(())
     }
 
-    pub(crate) fn id(&self) -> ObjectId {
-        self.id
-    }
-
-    pub(crate) fn ia(&self) -> &Arc<Ia<P>> {
-        &self.ia
-    }
-
     /// Returns the communicator and the address in the layout of the consumer. Pointers to both stay valid as long as
     /// the CSP exists.
     pub(crate) fn communicator_and_address(&self) -> (&ConsumerVisible<2>, &SocketAddress) {
@@ -126,7 +118,7 @@ impl<P: Provider> Csp<P> {
     ///
     /// Errors: `InvalidHandle` if the CSP was freed.
     pub(crate) fn evd(&self) -> Result<usize> {
-        self.state.lock().evd.as_ref().map(|evd| evd.id().handle).ok_or(Error::InvalidHandle(Handle::Csp))
+        self.state.lock().evd.as_ref().map(|evd| evd.id.handle).ok_or(Error::InvalidHandle(Handle::Csp))
     }
 }
 

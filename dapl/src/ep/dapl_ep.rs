@@ -75,7 +75,7 @@ pub unsafe extern "C" fn dapl_ep_create_with_srq<P: Provider>(
         }
         let srq = from_handle::<Srq<P>>(srq_handle, Handle::Srq)?.to_arc();
         // The SRQ must belong to the same IA, since its receives refer to memory of its IA.
-        if srq.ia().id() != ia.id() {
+        if srq.ia.id != ia.id {
             return Err(Error::InvalidHandle(Handle::Srq));
         }
         objects.srq = Some(UseGuard::of_open(srq, Handle::Srq)?);

@@ -65,8 +65,8 @@ impl<P: Provider> Ep<P> {
 
     /// Adds the completion counts in EVDs that are not in `next` to the EP's own counters, and stops counting there.
     pub(super) fn save_completion_counts(&self, core: &mut ControlState<P>, next: &EpObjects<P>) {
-        let kept: Vec<ObjectId> = next.completing().map(|evd| evd.id()).collect();
-        let left: Vec<_> = core.objects.completing().filter(|evd| !kept.contains(&evd.id())).cloned().collect();
+        let kept: Vec<ObjectId> = next.completing().map(|evd| evd.id).collect();
+        let left: Vec<_> = core.objects.completing().filter(|evd| !kept.contains(&evd.id)).cloned().collect();
         for evd in left {
             let (completed, pending) = dapls_evd::stop_counting(evd.arc(), self.id.handle);
             completed.add_to(&mut core.counts);
@@ -114,7 +114,7 @@ impl<P: Provider> EpObjects<P> {
     /// The EVDs that receive completions of this EP, without duplicates.
     fn completing(&self) -> impl Iterator<Item = &UseGuard<Evd<P>>> {
         let request = self.request.as_ref();
-        let recv = self.recv.as_ref().filter(|recv| request.is_none_or(|request| request.id() != recv.id()));
+        let recv = self.recv.as_ref().filter(|recv| request.is_none_or(|request| request.id != recv.id));
         recv.into_iter().chain(request)
     }
 }

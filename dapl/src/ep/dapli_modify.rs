@@ -133,9 +133,9 @@ fn install<P: Provider>(
 
 impl<P: Provider> EpObjects<P> {
     fn makes_the_same_qp(&self, other: &Self) -> bool {
-        let pz = |objects: &Self| objects.pz.as_ref().map(|pz| pz.id());
-        let recv = |objects: &Self| objects.recv.as_ref().map(|evd| evd.id());
-        let request = |objects: &Self| objects.request.as_ref().map(|evd| evd.id());
+        let pz = |objects: &Self| objects.pz.as_ref().map(|pz| pz.id);
+        let recv = |objects: &Self| objects.recv.as_ref().map(|evd| evd.id);
+        let request = |objects: &Self| objects.request.as_ref().map(|evd| evd.id);
         (pz(self), recv(self), request(self)) == (pz(other), recv(other), request(other))
     }
 }

@@ -59,7 +59,7 @@ impl<P: Provider> Ep<P> {
     ) -> Self {
         let limits = attributes.post_limits(objects.attached(), ia.limits());
         configure(id, &objects, &limits);
-        let trace = ia.tracing().trace(id.handle);
+        let trace = ia.tracing.trace(id.handle);
         let limits = limits.traced(trace.is_some());
         Ep {
             id,
@@ -171,15 +171,15 @@ pub(super) fn build<P: Provider>(
 ) -> Result<Option<P::Qp>> {
     let Some(pz) = &objects.pz else { return Ok(None) };
     let shared = objects.srq.as_ref().map(|srq| SharedRecvs {
-        srq: srq.queue().clone(),
+        srq: srq.queue.clone(),
         token: Token {
             ep: id.handle,
             work: Work::SharedRecv,
-            object: srq.id().handle,
+            object: srq.id.handle,
             // If the EP notifies for solicited messages only, its receives are posted UNSIGNALLED, so that a completion
             // notifies only if the send was solicited, or if the receive failed or was flushed.
             unsignalled: attributes.post_limits(objects.attached(), ia.limits()).recv_solicited,
-            post: ia.tracing().shared_post(),
+            post: ia.tracing.shared_post(),
             ..Token::default()
         },
     });
@@ -197,7 +197,7 @@ pub(super) fn build<P: Provider>(
         max_reads_in,
         max_reads_out,
     };
-    match ia.provider().create_qp(pz.pd(), spec) {
+    match ia.provider.create_qp(&pz.pd, spec) {
         Ok(qp) => {
             if marks != HighWatermarks::default() {
                 qp.watch_recvs(marks.soft, marks.hard)?;

@@ -25,7 +25,7 @@ pub(crate) struct BindPost {
 /// it; those of `dapls_rmr::check`; `InvalidState` if the EP's state does not permit requests; `Exhausted` when the
 /// request queue is full.
 pub(crate) fn bind<P: Provider>(ep: &Ep<P>, rmr: &Rmr<P>, wanted: Option<RmrBinding>, post: BindPost) -> Result<u32> {
-    let pz = ep.open()?.objects.pz.as_ref().map(|pz| pz.id());
+    let pz = ep.open()?.objects.pz.as_ref().map(|pz| pz.id);
     let post_state = ep.post_state();
     if post.unsignalled && !post_state.limits.request_unsignalled {
         return Err(Error::InvalidParameter(6));
@@ -38,7 +38,7 @@ pub(crate) fn bind<P: Provider>(ep: &Ep<P>, rmr: &Rmr<P>, wanted: Option<RmrBind
         cookie: post.cookie,
         ep: ep.id.handle,
         work: Work::Bind,
-        object: rmr.id().handle,
+        object: rmr.id.handle,
         unsignalled: post.unsignalled,
         post: number,
     };

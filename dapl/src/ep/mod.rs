@@ -57,8 +57,8 @@ use post_lock::PostLock;
 use state::{EpState, EpStep};
 
 pub struct Ep<P: Provider> {
-    id: ObjectId,
-    ia: Arc<Ia<P>>,
+    pub(crate) id: ObjectId,
+    pub(crate) ia: Arc<Ia<P>>,
     /// Copy of `ControlState::state` for readers without the control lock; written under that lock.
     mirror: AtomicU8,
     /// Trace of posts and completions, if tracing is on.
@@ -141,7 +141,7 @@ impl<P: Provider> EpObjects<P> {
     /// Whether the PZ and the EVDs are still open. An EVD may belong to another IA, whose abrupt close closes the EVD.
     fn is_alive(&self) -> bool {
         let alive = |evd: &Option<UseGuard<Evd<P>>>| evd.as_ref().is_none_or(|evd| is_live(evd));
-        let pz = self.pz.as_ref().is_none_or(|pz| handle::from_id::<Pz<P>>(pz.id()).is_some());
+        let pz = self.pz.as_ref().is_none_or(|pz| handle::from_id::<Pz<P>>(pz.id).is_some());
         pz && alive(&self.recv) && alive(&self.request) && alive(&self.connect)
     }
 
@@ -151,7 +151,7 @@ impl<P: Provider> EpObjects<P> {
 }
 
 fn is_live<P: Provider>(evd: &UseGuard<Evd<P>>) -> bool {
-    handle::from_id::<Evd<P>>(evd.id()).is_some()
+    handle::from_id::<Evd<P>>(evd.id).is_some()
 }
 
 impl<P: Provider> PostState<P> {
@@ -162,16 +162,6 @@ impl<P: Provider> PostState<P> {
 }
 
 impl<P: Provider> Ep<P> {
-    /// Identifies the EP. The field `handle` is the consumer's handle.
-    pub fn id(&self) -> ObjectId {
-        self.id
-    }
-
-    /// IA that the EP belongs to.
-    pub fn ia(&self) -> &Arc<Ia<P>> {
-        &self.ia
-    }
-
     /// Current DAT state.
     #[inline(always)]
     pub fn state(&self) -> EpState {

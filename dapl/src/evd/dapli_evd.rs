@@ -440,7 +440,7 @@ impl<P: Provider> Evd<P> {
         match &inner.cno {
             // A CNO that is polled has no agent or descriptor that depends on a trigger. So the EVD need not trigger
             // it: the polling thread returns this EVD.
-            Some(cno) if may_take && signal == EventSignal::Cno && cno.is_polled() && cno.id() == pass.cno => {
+            Some(cno) if may_take && signal == EventSignal::Cno && cno.is_polled() && cno.id == pass.cno => {
                 pass.taken_at = Some(cno.changes());
                 inner.queue.counts.cno_triggers += 1;
             }

@@ -137,7 +137,7 @@ impl<P: Provider> Evd<P> {
             }
         }
         inner.queue.set_sleeping();
-        self.ia.provider().sleeps();
+        self.ia.provider.sleeps();
         let expected = wait::futex_word(self.id).map_or(0, |(_, value)| value);
         EvdWaitResult::Sleep(expected)
     }

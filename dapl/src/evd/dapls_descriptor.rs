@@ -72,7 +72,7 @@ pub fn arm<P: Provider>(evd: &Evd<P>) -> Result<()> {
     }
     // Arms the CQ if the poll found no event, and fetches completions that arrived before the arming.
     let signal = signal.max(evd.rearm(&mut inner));
-    evd.ia.provider().sleeps();
+    evd.ia.provider.sleeps();
     evd.unlock(inner, signal);
     Ok(())
 }

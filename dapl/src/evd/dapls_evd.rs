@@ -42,7 +42,7 @@ pub fn build<P: Provider>(
         const COMPLETIONS: DAT_EVD_FLAGS = DAT_EVD_DTO_FLAG | DAT_EVD_RMR_BIND_FLAG | v2::DAT_EVD_EXTENSION_BASE;
         let cq = if streams & COMPLETIONS != 0 {
             let sink: Arc<dyn CqSink> = evd_ref.clone();
-            Some(Arc::new(ia.provider().create_cq(Arc::downgrade(&sink))?))
+            Some(Arc::new(ia.provider.create_cq(Arc::downgrade(&sink))?))
         } else {
             None
         };
@@ -314,7 +314,7 @@ pub fn param<P: Provider>(evd: &Evd<P>) -> DAT_EVD_PARAM {
         ia_handle,
         evd_qlen: count(inner.queue.length()),
         evd_state: enabled | waitable | config,
-        cno_handle: inner.cno.as_ref().map_or(DAT_HANDLE_NULL, |cno| cno.id().handle as DAT_CNO_HANDLE),
+        cno_handle: inner.cno.as_ref().map_or(DAT_HANDLE_NULL, |cno| cno.id.handle as DAT_CNO_HANDLE),
         evd_flags: evd.streams,
     }
 }

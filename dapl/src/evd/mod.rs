@@ -39,8 +39,8 @@ use dapli_evd::EvdState;
 use notification::EvdRef;
 
 pub struct Evd<P: Provider> {
-    id: ObjectId,
-    ia: Arc<Ia<P>>,
+    pub(crate) id: ObjectId,
+    pub(crate) ia: Arc<Ia<P>>,
     /// The event streams that the EVD serves, as EVD flags.
     streams: DAT_EVD_FLAGS,
     /// The provider's CQ, if the EVD serves the DTO, RMR-bind or extension stream.
@@ -69,16 +69,6 @@ pub(crate) trait TransferSink<P: Provider>: Send + Sync {
 }
 
 impl<P: Provider> Evd<P> {
-    /// Identifies the EVD. The field `handle` is the consumer's handle.
-    pub fn id(&self) -> ObjectId {
-        self.id
-    }
-
-    /// IA that the EVD belongs to.
-    pub fn ia(&self) -> &Arc<Ia<P>> {
-        &self.ia
-    }
-
     /// Whether the EVD serves the stream with this flag.
     pub fn serves(&self, stream: DAT_EVD_FLAGS) -> bool {
         self.streams & stream != 0

@@ -46,7 +46,7 @@ impl<P: Provider> EvdSource for EvdRef<P> {
     fn pending(&self, cno: ObjectId) -> bool {
         handle::from_id_for_post::<Evd<P>>(self.id).is_some_and(|evd| {
             let inner = evd.inner.lock();
-            let attached = inner.cno.as_ref().is_some_and(|own| own.id() == cno);
+            let attached = inner.cno.as_ref().is_some_and(|own| own.id == cno);
             let has_events = !inner.plain.is_empty() || !inner.queue.is_empty();
             attached && has_events && inner.queue.enabled && !inner.queue.has_waiter()
         })

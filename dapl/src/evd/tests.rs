@@ -203,12 +203,12 @@ fn evd_wait_announces_its_sleep_to_the_provider() {
     let opened = fake::open(c"evd-sleeps");
     for flags in [DAT_EVD_DTO_FLAG | DAT_EVD_SOFTWARE_FLAG, DAT_EVD_SOFTWARE_FLAG] {
         let evd = Evh::new(&opened, 8, flags);
-        let before = opened.ia.provider().sleeps_seen();
+        let before = opened.ia.provider.sleeps_seen();
         assert_eq!((evd.post(7), evd.wait(1_000, 1).0), (DAT_SUCCESS, DAT_SUCCESS));
         assert_eq!(evd.wait(0, 1).0, TIMEOUT);
-        assert_eq!(opened.ia.provider().sleeps_seen(), before, "neither sleeps");
+        assert_eq!(opened.ia.provider.sleeps_seen(), before, "neither sleeps");
         assert_eq!(evd.wait(1_000, 1).0, TIMEOUT);
-        assert!(opened.ia.provider().sleeps_seen() > before, "with and without a CQ: {flags:#x}");
+        assert!(opened.ia.provider.sleeps_seen() > before, "with and without a CQ: {flags:#x}");
         assert_eq!(evd.free(), DAT_SUCCESS);
     }
 }
@@ -289,7 +289,7 @@ fn abrupt_ia_close_releases_the_waiter() {
         assert_eq!(dapl_ia_close::<FakeProvider>(opened.ia_handle, DAT_CLOSE_ABRUPT_FLAG), BAD | DAT_INVALID_HANDLE_IA);
     }
     assert_eq!(sleeper.join().unwrap(), DAT_CLASS_ERROR | DAT_ABORT);
-    assert!(opened.ia.provider().is_closed());
+    assert!(opened.ia.provider.is_closed());
 }
 
 #[test]

@@ -37,15 +37,17 @@ mod tests;
 use dapli_counts::IaCounts;
 
 pub struct Ia<P: Provider> {
-    id: ObjectId,
+    /// Identifies the IA. The field `handle` is the internal handle, not the IA number that the consumer uses.
+    pub(crate) id: ObjectId,
     registration: &'static RegisteredName,
-    provider: P,
+    pub(crate) provider: P,
     address: Box<SocketAddress>,
     named_attributes: Vec<(String, String)>,
     /// The provider attributes of `dapl_descriptor`; set by the first query.
     descriptor_attributes: OnceLock<[(String, String); 2]>,
     counts: IaCounts,
-    tracing: trace::TraceSettings,
+    /// Trace settings for the EPs of this IA.
+    pub(crate) tracing: trace::TraceSettings,
     /// The IA number that libdat has assigned; 0 until `consumer_handle` has found it.
     number: AtomicUsize,
     async_evd: Mutex<AsyncEvd>,
@@ -173,18 +175,9 @@ pub struct LmrContexts {
 }
 
 impl<P: Provider> Ia<P> {
-    /// Identifies the IA. The field `handle` is the internal handle, not the IA number that the consumer uses.
-    pub fn id(&self) -> ObjectId {
-        self.id
-    }
-
     /// The IA name in the registry.
     pub fn name(&self) -> &str {
         self.registration.name()
-    }
-
-    pub fn provider(&self) -> &P {
-        &self.provider
     }
 
     pub fn limits(&self) -> &Limits {
@@ -198,11 +191,6 @@ impl<P: Provider> Ia<P> {
             Version::V1 => limits.private_data_connect_1_2,
             Version::V2 => limits.private_data_connect,
         }
-    }
-
-    /// Trace settings for the EPs of this IA.
-    pub fn tracing(&self) -> &trace::TraceSettings {
-        &self.tracing
     }
 
     /// Provider table for the handles of this IA and its objects.

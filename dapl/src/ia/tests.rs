@@ -154,7 +154,7 @@ fn refused_ia_close_changes_nothing() {
     assert_eq!(unsafe { dapl_pz_free::<FakeProvider>(pz) }, DAT_SUCCESS);
     assert_eq!(close(opened.ia_handle, GRACEFUL), DAT_SUCCESS);
     assert_eq!(close(opened.ia_handle, GRACEFUL), BAD | DAT_INVALID_HANDLE_IA);
-    assert!(opened.ia.provider().is_closed());
+    assert!(opened.ia.provider.is_closed());
 }
 
 #[test]

@@ -85,9 +85,9 @@ pub(crate) unsafe fn create<P: Provider>(
         // SAFETY: the caller guarantees that the out parameters are null or writable; `out` is not null.
         unsafe {
             let object = lmr.object();
-            put(lmr_context, object.mr().local_key());
+            put(lmr_context, object.mr.local_key());
             put(rmr_context, remote_context(object));
-            put(registered_length, object.region().length);
+            put(registered_length, object.region.length);
             put(registered_address, object.first_address());
             put(out, dapls_lmr::publish(lmr));
         }
@@ -116,7 +116,7 @@ unsafe fn described<P: Provider>(
         DAT_MEM_TYPE_LMR => {
             // SAFETY: every union member consists of pointers, for which any bits are a valid value.
             let source = from_handle::<Lmr<P>>(unsafe { region.for_lmr_handle }, Handle::Lmr)?;
-            Ok((source.region(), Origin::Lmr(source.id().handle)))
+            Ok((source.region, Origin::Lmr(source.id.handle)))
         }
         DAT_MEM_TYPE_SHARED_VIRTUAL => {
             // SAFETY: every union member consists of pointers, for which any bits are a valid value.
@@ -156,8 +156,8 @@ pub fn privileges(rights: Privileges) -> DAT_MEM_PRIV_FLAGS {
 
 /// The remote context, or 0 if peers have no rights (spec/events 8.1).
 fn remote_context<P: Provider>(lmr: &Lmr<P>) -> DAT_RMR_CONTEXT {
-    let access = lmr.rights().access;
-    if access.is_remote() { lmr.mr().remote_key() } else { 0 }
+    let access = lmr.rights.access;
+    if access.is_remote() { lmr.mr.remote_key() } else { 0 }
 }
 
 /// `dat_lmr_query`.
@@ -183,7 +183,7 @@ pub unsafe extern "C" fn dapl_lmr_query<P: Provider>(
 
 /// Returns the record for `dat_lmr_query`.
 pub(crate) fn param<P: Provider>(lmr: &Lmr<P>) -> DAT_LMR_PARAM {
-    let Region { address, length } = lmr.region();
+    let Region { address, length } = lmr.region;
     // The largest union member is filled. Bytes that smaller members do not have are 0.
     let described = |at: u64, cookie: *const SharedCookie| DAT_REGION_DESCRIPTION {
         for_shared_memory: DAT_SHARED_MEMORY {
@@ -191,19 +191,19 @@ pub(crate) fn param<P: Provider>(lmr: &Lmr<P>) -> DAT_LMR_PARAM {
             shared_memory_id: cookie.cast_mut().cast(),
         },
     };
-    let (mem_type, region_desc) = match lmr.origin() {
+    let (mem_type, region_desc) = match &lmr.origin {
         Origin::Memory => (DAT_MEM_TYPE_VIRTUAL, described(address, std::ptr::null())),
         Origin::Lmr(source) => (DAT_MEM_TYPE_LMR, described(*source as u64, std::ptr::null())),
         Origin::Shared(cookie) => (DAT_MEM_TYPE_SHARED_VIRTUAL, described(address, &raw const **cookie)),
     };
     DAT_LMR_PARAM {
-        ia_handle: lmr.ia().consumer_handle(),
+        ia_handle: lmr.ia.consumer_handle(),
         mem_type,
         region_desc,
         length,
-        pz_handle: lmr.pz().id().handle as DAT_PZ_HANDLE,
-        mem_priv: privileges(lmr.rights()),
-        lmr_context: lmr.mr().local_key(),
+        pz_handle: lmr.pz().id.handle as DAT_PZ_HANDLE,
+        mem_priv: privileges(lmr.rights),
+        lmr_context: lmr.mr.local_key(),
         rmr_context: remote_context(lmr),
         registered_size: length,
         registered_address: address,

@@ -34,13 +34,13 @@ pub fn create<P: Provider>(
             // Zero-based memory is not registered as shared, because peers that map it would not translate zero-based
             // addresses.
             Origin::Shared(_) if !rights.access.zero_based => {
-                ia.provider().register_shared(pz.pd(), region, rights.access)?
+                ia.provider.register_shared(&pz.pd, region, rights.access)?
             }
-            _ => ia.provider().register(pz.pd(), region, rights.access)?,
+            _ => ia.provider.register(&pz.pd, region, rights.access)?,
         };
         let membership = match &origin {
             Origin::Shared(_) if is_private(region) => return Err(Error::InvalidState(State::Plain)),
-            Origin::Shared(cookie) => Some(ia.provider().join(cookie, region.length)?),
+            Origin::Shared(cookie) => Some(ia.provider.join(cookie, region.length)?),
             Origin::Memory | Origin::Lmr(_) => None,
         };
         Ok(Lmr {

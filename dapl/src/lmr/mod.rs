@@ -19,13 +19,17 @@ mod tests;
 pub mod zero_based;
 
 pub struct Lmr<P: Provider> {
-    id: ObjectId,
-    ia: Arc<Ia<P>>,
+    pub(crate) id: ObjectId,
+    pub(crate) ia: Arc<Ia<P>>,
     pz: UseGuard<Pz<P>>,
-    mr: P::Mr,
-    region: Region,
-    rights: Privileges,
-    origin: Origin,
+    /// The provider's registration.
+    pub(crate) mr: P::Mr,
+    /// The registered address range, as the consumer requested it.
+    pub(crate) region: Region,
+    pub(crate) rights: Privileges,
+    /// The region description from which the LMR was created. A cookie in it stays at its address as long as the LMR
+    /// exists.
+    pub(crate) origin: Origin,
     /// Membership in the group of processes that share the memory, for the life of the registration.
     _membership: Option<P::Membership>,
     uses: UseCount,
@@ -52,44 +56,14 @@ pub struct Privileges {
 }
 
 impl<P: Provider> Lmr<P> {
-    /// Identifies the LMR. The field `handle` is the consumer's handle.
-    pub fn id(&self) -> ObjectId {
-        self.id
-    }
-
-    /// IA that the object belongs to.
-    pub fn ia(&self) -> &Arc<Ia<P>> {
-        &self.ia
-    }
-
     pub fn pz(&self) -> &Arc<Pz<P>> {
         self.pz.arc()
-    }
-
-    /// The provider's registration.
-    pub fn mr(&self) -> &P::Mr {
-        &self.mr
-    }
-
-    /// The registered address range, as the consumer requested it.
-    pub fn region(&self) -> Region {
-        self.region
     }
 
     /// The address by which segments of the consumer and of peers refer to the first byte: 0 for a zero-based LMR,
     /// otherwise its address in this process.
     pub fn first_address(&self) -> u64 {
         if self.rights.access.zero_based { 0 } else { self.region.address }
-    }
-
-    pub fn rights(&self) -> Privileges {
-        self.rights
-    }
-
-    /// The region description from which the LMR was created. A cookie in it stays at its address as long as the LMR
-    /// exists.
-    pub fn origin(&self) -> &Origin {
-        &self.origin
     }
 }
 

@@ -79,7 +79,7 @@ pub unsafe extern "C" fn dapl_psp_query<P: Provider>(
     ffi::guard(|| {
         let psp = from_handle::<Psp<P>>(psp_handle, Handle::Psp)?;
         ffi::require(psp_param, 3)?;
-        let evd = psp.state.lock().evd.as_ref().map(|evd| evd.id().handle);
+        let evd = psp.state.lock().evd.as_ref().map(|evd| evd.id.handle);
         let param = DAT_PSP_PARAM {
             ia_handle: psp.ia.consumer_handle(),
             conn_qual: psp.qual(),

@@ -49,7 +49,7 @@ pub(super) fn open<P: Provider>(
 
 fn listen<P: Provider>(psp: &Psp<P>, qual: u64) -> Result<()> {
     psp.qual.store(qual, Ordering::Relaxed);
-    let listener = psp.ia.provider().listen(qual, psp.id).map_err(|error| match error {
+    let listener = psp.ia.provider.listen(qual, psp.id).map_err(|error| match error {
         Error::ConnQualTaken if is_listed(&psp.ia, qual) => Error::ConnQualInUse,
         error => error,
     })?;
@@ -95,7 +95,7 @@ pub(crate) fn lock_for_fork() -> impl Sized {
 }
 
 fn key<P: Provider>(ia: &Ia<P>, qual: u64) -> (usize, u32, u64) {
-    (ia.id().handle, ia.id().generation, qual)
+    (ia.id.handle, ia.id.generation, qual)
 }
 
 fn list<P: Provider>(ia: &Ia<P>, qual: u64) {

@@ -13,7 +13,7 @@ use crate::runtime::handle;
 pub(crate) fn arrive<P: Provider>(psp: &Psp<P>, request: P::Request, info: &RequestInfo) -> Result<(), P::Request> {
     let Some(evd) = psp.state.lock().evd.as_ref().map(|evd| evd.arc().clone()) else { return Err(request) };
     let provided = match psp.creates_eps.then(|| dapls_ep::create_tentative(&psp.ia, info.peer)).transpose() {
-        Ok(ep) => ep.map(|ep| ProvidedEp { ep: ep.id(), created_for_request: true }),
+        Ok(ep) => ep.map(|ep| ProvidedEp { ep: ep.id, created_for_request: true }),
         Err(error) => {
             log::error!(
                 "psp {:#x}: cannot create an EP for the connection request of {}, which is rejected: {error}; free EPs that are not \

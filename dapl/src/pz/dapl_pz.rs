@@ -43,7 +43,7 @@ pub unsafe extern "C" fn dapl_pz_query<P: Provider>(
         }
         require(out, 3)?;
         // SAFETY: `out` is not null, and the caller guarantees that it is writable.
-        unsafe { out.write_unaligned(DAT_PZ_PARAM { ia_handle: pz.ia().consumer_handle() }) };
+        unsafe { out.write_unaligned(DAT_PZ_PARAM { ia_handle: pz.ia.consumer_handle() }) };
         Ok(())
     })
 }

@@ -14,7 +14,7 @@ use crate::runtime::handle::{self, UseCount, UseCounted};
 /// Creates a PZ with a live handle in its IA.
 pub fn create<P: Provider>(ia: &Arc<Ia<P>>) -> Result<DAT_PZ_HANDLE> {
     let pz = handle::create(ia.table(), |id| {
-        Ok(Pz { id, ia: ia.clone(), pd: ia.provider().alloc_pd()?, uses: UseCount::default() })
+        Ok(Pz { id, ia: ia.clone(), pd: ia.provider.alloc_pd()?, uses: UseCount::default() })
     })?;
     Ok(ia.publish(pz, CloseRank::Pz))
 }

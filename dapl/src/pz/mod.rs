@@ -13,27 +13,11 @@ pub mod dapl_pz;
 pub mod dapls_pz;
 
 pub struct Pz<P: Provider> {
-    id: ObjectId,
-    ia: Arc<Ia<P>>,
-    pd: P::Pd,
-    uses: UseCount,
-}
-
-impl<P: Provider> Pz<P> {
-    /// Identifies the PZ. The field `handle` is the consumer's handle.
-    pub fn id(&self) -> ObjectId {
-        self.id
-    }
-
-    /// IA that the object belongs to.
-    pub fn ia(&self) -> &Arc<Ia<P>> {
-        &self.ia
-    }
-
+    pub(crate) id: ObjectId,
+    pub(crate) ia: Arc<Ia<P>>,
     /// The provider's protection domain.
-    pub fn pd(&self) -> &P::Pd {
-        &self.pd
-    }
+    pub(crate) pd: P::Pd,
+    uses: UseCount,
 }
 
 impl<P: Provider> Object for Pz<P> {

@@ -47,8 +47,8 @@ pub unsafe extern "C" fn dapl_rmr_query<P: Provider>(
         require(out, 3)?;
         let RmrBinding { segment, rights, context } = dapls_rmr::bound(&rmr).unwrap_or_default();
         let param = DAT_RMR_PARAM {
-            ia_handle: rmr.ia().consumer_handle(),
-            pz_handle: rmr.pz().handle as DAT_PZ_HANDLE,
+            ia_handle: rmr.ia.consumer_handle(),
+            pz_handle: rmr.pz.handle as DAT_PZ_HANDLE,
             lmr_triplet: DAT_LMR_TRIPLET {
                 lmr_context: segment.key,
                 pad: 0,

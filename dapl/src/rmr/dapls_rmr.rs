@@ -21,16 +21,16 @@ use crate::runtime::handle::{self, ObjectId, UseGuard};
 ///
 /// Errors: `ModelNotSupported` if the provider has no memory windows, or none with this scope.
 pub fn create<P: Provider>(pz: Arc<Pz<P>>, scope: RmrScope) -> Result<DAT_RMR_HANDLE> {
-    let ia = pz.ia().clone();
+    let ia = pz.ia.clone();
     if ia.limits().max_rmrs == 0 {
         return Err(Error::ModelNotSupported);
     }
     let rmr = handle::create(ia.table(), |id| {
         let mw = match scope {
-            RmrScope::Pz => ia.provider().alloc_mw(pz.pd())?,
-            RmrScope::Ep => ia.provider().alloc_mw_for_qp(pz.pd())?,
+            RmrScope::Pz => ia.provider.alloc_mw(&pz.pd)?,
+            RmrScope::Ep => ia.provider.alloc_mw_for_qp(&pz.pd)?,
         };
-        let pz_id = pz.id();
+        let pz_id = pz.id;
         let window = Some(BoundWindow { mw, _pz: UseGuard::of_open(pz, Handle::Pz)? });
         Ok(Rmr { id, ia: ia.clone(), pz: pz_id, scope, inner: Mutex::new(RmrState { window, bound: None }) })
     })?;
@@ -65,14 +65,14 @@ pub(crate) fn check<P: Provider>(
         return Ok(None);
     };
     let lmr = dapls_lmr::find(&rmr.ia, &wanted.segment).ok_or(Error::InvalidParameter(2))?.to_arc();
-    check_pz(lmr.pz().id())?;
+    check_pz(lmr.pz().id)?;
     ep_pz.map_or(Ok(()), check_pz)?;
-    if writes && !lmr.rights().access.local_write {
+    if writes && !lmr.rights.access.local_write {
         return Err(Error::Privileges(AccessKind::Write));
     }
     let lmr = UseGuard::of_open(lmr, Handle::Lmr).map_err(|_| Error::InvalidParameter(2))?;
     // Another thread may have freed the LMR after `find`, before the use was counted.
-    if !handle::is_live(lmr.id()) {
+    if !handle::is_live(lmr.id) {
         return Err(Error::InvalidParameter(2));
     }
     Ok(Some((wanted, lmr)))
@@ -93,7 +93,7 @@ pub(crate) fn post<P: Provider>(
     };
     let object = lmr.arc().clone();
     let bind = Bind {
-        mr: object.mr(),
+        mr: &object.mr,
         region: Region { address: wanted.segment.address, length: wanted.segment.length },
         access: Access { local_write: false, ..wanted.rights.access },
         kept: Arc::new(lmr),
@@ -131,8 +131,8 @@ pub(crate) fn read_target<P: Provider>(ia: &Ia<P>, context: u32, region: Region)
         (segment.key, of, rights.access, rights.access.remote_write)
     } else {
         let lmr = handle::from_id::<Lmr<P>>(id).ok_or(outside)?;
-        let access = lmr.rights().access;
-        (lmr.mr().local_key(), lmr.region(), access, access.local_write)
+        let access = lmr.rights.access;
+        (lmr.mr.local_key(), lmr.region, access, access.local_write)
     };
     let offset = if access.zero_based { Some(address) } else { address.checked_sub(of.address) };
     match (is_inside(of, offset), is_writable) {

@@ -18,10 +18,12 @@ pub mod dapl_rmr;
 pub mod dapls_rmr;
 
 pub struct Rmr<P: Provider> {
-    id: ObjectId,
-    ia: Arc<Ia<P>>,
-    pz: ObjectId,
-    scope: RmrScope,
+    pub(crate) id: ObjectId,
+    pub(crate) ia: Arc<Ia<P>>,
+    /// Id of the protection zone.
+    pub(crate) pz: ObjectId,
+    /// Scope in which the remote context is valid.
+    pub(crate) scope: RmrScope,
     /// Locked while a bind is posted, so that a query returns the bind that was posted last.
     inner: Mutex<RmrState<P>>,
 }
@@ -57,28 +59,6 @@ pub struct RmrBinding {
     pub rights: Privileges,
     /// The remote context (key) that peers use; 0 before the bind is posted.
     pub context: u32,
-}
-
-impl<P: Provider> Rmr<P> {
-    /// Identifies the RMR. The field `handle` is the consumer's handle.
-    pub fn id(&self) -> ObjectId {
-        self.id
-    }
-
-    /// IA that the object belongs to.
-    pub fn ia(&self) -> &Arc<Ia<P>> {
-        &self.ia
-    }
-
-    /// Scope in which the remote context is valid.
-    pub fn scope(&self) -> RmrScope {
-        self.scope
-    }
-
-    /// Id of the protection zone.
-    pub fn pz(&self) -> ObjectId {
-        self.pz
-    }
 }
 
 impl<P: Provider> Object for Rmr<P> {

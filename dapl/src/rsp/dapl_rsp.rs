@@ -55,7 +55,7 @@ pub unsafe extern "C" fn dapl_rsp_query<P: Provider>(
     ffi::guard(|| {
         let rsp = from_handle::<Rsp<P>>(rsp_handle, Handle::Rsp)?;
         ffi::require(rsp_param, 3)?;
-        let evd = rsp.state.lock().evd.as_ref().map(|evd| evd.id().handle);
+        let evd = rsp.state.lock().evd.as_ref().map(|evd| evd.id.handle);
         let param = DAT_RSP_PARAM {
             ia_handle: rsp.ia.consumer_handle(),
             conn_qual: rsp.qual,

@@ -43,12 +43,12 @@ impl<P: Provider> Rsp<P> {
     fn open(ia: &Arc<Ia<P>>, qual: u64, ep: &Ep<P>, evd: UseGuard<Evd<P>>) -> Result<Arc<Self>> {
         let made = handle::create(ia.table(), |id| {
             let state = Mutex::new(ListenerState { listener: None, evd: Some(evd), is_spent: false });
-            Ok(Rsp { id, ia: ia.clone(), qual, ep: ep.id(), state })
+            Ok(Rsp { id, ia: ia.clone(), qual, ep: ep.id, state })
         })?;
         dapls_ep::reserve(ep)?;
         let rsp = made.object().clone();
         made.publish();
-        match ia.provider().listen(qual, rsp.id) {
+        match ia.provider.listen(qual, rsp.id) {
             Ok(listener) => rsp.keep(listener)?,
             Err(error) => {
                 let _ = rsp.stop_listening();

@@ -42,7 +42,7 @@ pub fn create<P: Provider>(ia: &Arc<Ia<P>>, pz: Arc<Pz<P>>, attributes: DAT_SRQ_
         Ok(Srq {
             id,
             ia: ia.clone(),
-            queue: Arc::new(ia.provider().create_srq(pz.pd(), spec)?),
+            queue: Arc::new(ia.provider.create_srq(&pz.pd, spec)?),
             pz_use: Mutex::new(Some(UseGuard::of_open(pz.clone(), Handle::Pz)?)),
             pz,
             max_iov,
@@ -125,7 +125,7 @@ pub fn param<P: Provider>(srq: &Srq<P>) -> DAT_SRQ_PARAM {
     DAT_SRQ_PARAM {
         ia_handle,
         srq_state: DAT_SRQ_STATE_OPERATIONAL,
-        pz_handle: srq.pz.id().handle as DAT_PZ_HANDLE,
+        pz_handle: srq.pz.id.handle as DAT_PZ_HANDLE,
         max_recv_dtos: count(srq.outstanding.capacity()),
         max_recv_iov: count(srq.max_iov),
         low_watermark: count(*low),

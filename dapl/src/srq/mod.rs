@@ -22,13 +22,14 @@ pub mod dapls_srq;
 use capacity::SrqCapacity;
 
 pub struct Srq<P: Provider> {
-    id: ObjectId,
-    ia: Arc<Ia<P>>,
+    pub(crate) id: ObjectId,
+    pub(crate) ia: Arc<Ia<P>>,
     pz: Arc<Pz<P>>,
     /// Counted use of the PZ; dropped when the SRQ is freed. A report of the low watermark may keep the SRQ in memory
     /// for longer, but must not keep the PZ in use.
     pz_use: Mutex<Option<UseGuard<Pz<P>>>>,
-    queue: Arc<P::Srq>,
+    /// The provider's SRQ.
+    pub(crate) queue: Arc<P::Srq>,
     max_iov: u32,
     outstanding: SrqCapacity,
     /// The low watermark. Calls that change it or the capacity lock it.
@@ -47,23 +48,6 @@ impl<P: Provider> SrqSink for SrqRef<P> {
         if let Some(srq) = handle::from_id::<Srq<P>>(self.0) {
             dapls_srq::low(&srq);
         }
-    }
-}
-
-impl<P: Provider> Srq<P> {
-    /// Identifies the SRQ. The field `handle` is the consumer's handle.
-    pub fn id(&self) -> ObjectId {
-        self.id
-    }
-
-    /// IA that the object belongs to.
-    pub fn ia(&self) -> &Arc<Ia<P>> {
-        &self.ia
-    }
-
-    /// The provider's SRQ.
-    pub fn queue(&self) -> &Arc<P::Srq> {
-        &self.queue
     }
 }
 

@@ -42,7 +42,7 @@ pub unsafe extern "C" fn dapl2_cno_query<P: Provider>(
             }
             (None, None) => DAT_PROXY_TYPE_NONE,
         };
-        let param = DAT_CNO_PARAM { ia_handle: cno.ia().consumer_handle(), proxy_type, proxy };
+        let param = DAT_CNO_PARAM { ia_handle: cno.ia.consumer_handle(), proxy_type, proxy };
         // SAFETY: `out` is not null, and the caller guarantees that it is writable.
         unsafe { put_cleared(out, param) };
         Ok(())

@@ -22,7 +22,7 @@ pub unsafe extern "C" fn dapl2_cr_reject<P: Provider>(
 ) -> DAT_RETURN {
     convert::guard(|| {
         let cr = from_handle::<Cr<P>>(cr, Handle::Cr)?;
-        let limit = cr.ia().limits().private_data_reject;
+        let limit = cr.ia.limits().private_data_reject;
         let size = usize::try_from(size).ok().filter(|size| *size <= limit).ok_or(Error::InvalidParameter(2))?;
         if size > 0 {
             require(data, 3)?;

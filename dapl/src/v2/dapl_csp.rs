@@ -42,7 +42,7 @@ pub unsafe extern "C" fn dapl2_csp_create<P: Provider>(
         let place = CspAddress { communicator, ip, port, bytes: &bytes };
         let csp = Csp::open(&ia, &place, evd)?;
         // SAFETY: `out` is not null, and the caller guarantees that it is writable.
-        unsafe { ffi::put(out, csp.id().handle as DAT_CSP_HANDLE) };
+        unsafe { ffi::put(out, csp.id.handle as DAT_CSP_HANDLE) };
         Ok(())
     })
 }
@@ -65,7 +65,7 @@ pub unsafe extern "C" fn dapl2_csp_query<P: Provider>(
         require(out, 3)?;
         let (communicator, address) = csp.communicator_and_address();
         let param = DAT_CSP_PARAM {
-            ia_handle: csp.ia().consumer_handle(),
+            ia_handle: csp.ia.consumer_handle(),
             comm: communicator.as_ptr().cast(),
             address_ptr: address.as_ptr().cast(),
             evd_handle: csp.evd()? as DAT_EVD_HANDLE,

@@ -102,7 +102,7 @@ pub unsafe extern "C" fn dapl2_lmr_query<P: Provider>(
             return Err(Error::InvalidParameter(2));
         }
         require(out, 3)?;
-        let param = convert::lmr_param(&lmr_1_2::param(&lmr), lmr.rights().access);
+        let param = convert::lmr_param(&lmr_1_2::param(&lmr), lmr.rights.access);
         // SAFETY: `out` is not null, and the caller guarantees that it is writable.
         unsafe { put_cleared(out, param) };
         Ok(())

@@ -122,7 +122,7 @@ pub unsafe extern "C" fn dapl2_ep_post_rdma_read_to_rmr<P: Provider>(
         // SAFETY: `local` is not null, so the caller guarantees that it points at a triplet.
         let DAT_RMR_TRIPLET { virtual_address, segment_length, rmr_context } = unsafe { local.read_unaligned() };
         let region = Region { address: virtual_address, length: segment_length.into() };
-        segment = dapls_rmr::read_target(ep.ia(), rmr_context, region)?;
+        segment = dapls_rmr::read_target(&ep.ia, rmr_context, region)?;
         Ok(())
     });
     if found != DAT_SUCCESS {

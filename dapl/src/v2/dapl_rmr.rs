@@ -35,13 +35,13 @@ pub unsafe extern "C" fn dapl2_rmr_query<P: Provider>(
         }
         require(out, 3)?;
         let RmrBinding { mut segment, rights, context } = dapls_rmr::bound(&rmr).unwrap_or_default();
-        if let Some(lmr) = rmr.ia().context(segment.key).and_then(handle::from_id::<Lmr<P>>) {
+        if let Some(lmr) = rmr.ia.context(segment.key).and_then(handle::from_id::<Lmr<P>>) {
             // Converts the address back to the one in the triplet that the consumer has passed to the bind.
-            segment.address -= lmr.region().address - lmr.first_address();
+            segment.address -= lmr.region.address - lmr.first_address();
         }
         let param = DAT_RMR_PARAM {
-            ia_handle: rmr.ia().consumer_handle(),
-            pz_handle: rmr.pz().handle as DAT_PZ_HANDLE,
+            ia_handle: rmr.ia.consumer_handle(),
+            pz_handle: rmr.pz.handle as DAT_PZ_HANDLE,
             lmr_triplet: DAT_LMR_TRIPLET {
                 virtual_address: segment.address,
                 segment_length: convert::size(segment.length),
@@ -49,7 +49,7 @@ pub unsafe extern "C" fn dapl2_rmr_query<P: Provider>(
             },
             mem_priv: privileges(rights),
             rmr_context: context,
-            rmr_scope: if rmr.scope() == RmrScope::Ep { DAT_RMR_SCOPE_EP } else { DAT_RMR_SCOPE_PZ },
+            rmr_scope: if rmr.scope == RmrScope::Ep { DAT_RMR_SCOPE_EP } else { DAT_RMR_SCOPE_PZ },
             va_type: convert::va_type(rights.access),
         };
         // SAFETY: `out` is not null, and the caller guarantees that it is writable.
@@ -107,7 +107,7 @@ pub unsafe extern "C" fn dapl2_rmr_bind<P: Provider>(
     let length = segment_length.into();
     let mut segment = Segment { key: lmr_context, pad: 0, address: virtual_address, length };
     if let Ok(rmr) = from_handle::<Rmr<P>>(rmr, Handle::Rmr) {
-        zero_based::translate(rmr.ia(), &mut segment);
+        zero_based::translate(&rmr.ia, &mut segment);
     }
     let (segment, flags) = ((&raw const segment).cast(), convert::flags(flags));
     let is_zero_based = va_type == DAT_VA_TYPE_ZB;
@@ -122,7 +122,7 @@ fn check<P: Provider>(lmr: DAT_LMR_HANDLE, segment: DAT_LMR_TRIPLET, va_type: DA
         return Ok(());
     }
     let lmr = from_handle::<Lmr<P>>(lmr, Handle::Lmr)?;
-    if lmr.mr().local_key() != segment.lmr_context {
+    if lmr.mr.local_key() != segment.lmr_context {
         return Err(Error::InvalidParameter(3));
     }
     check_address_type::<P>(va_type, 5)

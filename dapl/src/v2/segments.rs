@@ -80,8 +80,8 @@ unsafe fn with_many<P: Provider>(
 #[cold]
 fn translate<P: Provider>(handle: DAT_HANDLE, segments: &mut [Segment]) {
     let ia = from_handle::<Ep<P>>(handle, Handle::Ep)
-        .map(|ep| ep.ia().clone())
-        .or_else(|_| from_handle::<Srq<P>>(handle, Handle::Srq).map(|srq| srq.ia().clone()));
+        .map(|ep| ep.ia.clone())
+        .or_else(|_| from_handle::<Srq<P>>(handle, Handle::Srq).map(|srq| srq.ia.clone()));
     if let Ok(ia) = ia {
         segments.iter_mut().for_each(|segment| zero_based::translate(&ia, segment));
     }

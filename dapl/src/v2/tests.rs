@@ -84,7 +84,7 @@ impl World {
     }
 
     fn deliver(&self) {
-        self.opened.ia.provider().deliver();
+        self.opened.ia.provider.deliver();
     }
 
     /// Returns two connected EPs; their ESTABLISHED events have been dequeued.

@@ -53,9 +53,9 @@ fn a_completion_makes_the_descriptor_readable_without_a_poll() {
         assert!(is_readable(fd));
         assert_eq!(triggered(cno), Ok(evd));
         assert!(take(evd) && !take(evd));
-        let sleeps = opened.ia.provider().sleeps_seen();
+        let sleeps = opened.ia.provider.sleeps_seen();
         assert_eq!(triggered(cno), Err(Error::QueueEmpty));
-        assert_eq!(opened.ia.provider().sleeps_seen(), sleeps + 1, "the provider's thread makes progress from here on");
+        assert_eq!(opened.ia.provider.sleeps_seen(), sleeps + 1, "the provider's thread makes progress from here on");
         assert!(!is_readable(fd));
     }
     // A trigger is dropped if the completion is dequeued before the trigger is taken.

@@ -219,7 +219,7 @@ fn a_bind_that_fails_breaks_the_connection() {
     let (lmr, key) = world.lmr(world.pz, ALL);
     bind(rmr, part(key, 0, 8), client, 1).unwrap();
     assert_eq!(world.binds().len(), 1);
-    world.opened.ia.provider().make_binds_fail();
+    world.opened.ia.provider.make_binds_fail();
     bind_with(rmr, part(key, 0, 16), READ, client, 2, DAT_COMPLETION_SUPPRESS_FLAG).unwrap();
     assert_eq!(world.binds(), [(2, rmr, DAT_RMR_OPERATION_FAILED)]);
     assert_eq!(state(client), DAT_EP_STATE_DISCONNECTED);

@@ -106,7 +106,7 @@ impl World {
     }
 
     fn deliver(&self) {
-        self.opened.ia.provider().deliver();
+        self.opened.ia.provider.deliver();
     }
 
     fn connect_for(&self, ep: H, qual: u64, micros: u32, data: &[u8]) -> DAT_RETURN {

@@ -32,7 +32,7 @@ fn failed_psp_create_does_not_remove_the_psp_of_the_same_qualifier() {
     let world = World::new(c"psp failed");
     let (psp, mut other) = (world.psp(9), null_mut());
     let mut create = || call!(dapl_psp_create(world.ia(), 9, world.requests, 0, &mut other));
-    world.opened.ia.provider().at_next_listen(|_| Err(Error::Exhausted(Resource::Memory)));
+    world.opened.ia.provider.at_next_listen(|_| Err(Error::Exhausted(Resource::Memory)));
     assert_eq!(create(), Error::Exhausted(Resource::Memory).code());
     assert_eq!(create(), 0x8002_0000, "a psp of this IA");
     finish(world, &[], &[(psp, free_psp)]);
@@ -42,7 +42,7 @@ fn failed_psp_create_does_not_remove_the_psp_of_the_same_qualifier() {
 fn service_point_freed_during_its_create_does_not_listen() {
     let world = World::new(c"freed in create");
     let (ep, mut point) = (world.ep(), null_mut());
-    let provider = world.opened.ia.provider();
+    let provider = &world.opened.ia.provider;
     let freed = |free: Free| {
         move |id: ObjectId| {
             assert_eq!(free(id.handle as H), DAT_SUCCESS);

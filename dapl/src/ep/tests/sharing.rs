@@ -397,7 +397,7 @@ fn disconnect_flushes_consumed_receives_and_keeps_the_others_in_the_srq() {
         let server = Create::new(&world, srq).ep(&world);
         let client = connect(&world, server, 5);
         world.connection_events();
-        world.opened.ia.provider().slow_down();
+        world.opened.ia.provider.slow_down();
         assert_eq!((post(srq, 1), post(srq, 2)), (SUCCESS, SUCCESS));
         send_silently(client, 1);
         let (mut held, mut span, mut idle) = (9, 9, 9);

@@ -10,7 +10,7 @@ fn watermarks_of_an_ep_with_srq_count_receives_taken_from_the_srq() {
     let server = Create::new(&world, srq).marks(1, 2).ep(&world);
     let client = connect(&world, server, 5);
     world.connection_events();
-    world.opened.ia.provider().slow_down();
+    world.opened.ia.provider.slow_down();
     for n in 0..8 {
         assert_eq!(post(srq, n), SUCCESS);
     }

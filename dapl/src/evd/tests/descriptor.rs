@@ -24,9 +24,9 @@ fn armed_descriptor_becomes_readable_with_the_next_event() {
     assert_eq!(evd.dequeue(), (DAT_SUCCESS, 1));
     assert_eq!(evd.dequeue().0, DAT_QUEUE_EMPTY);
     assert!(is_readable(fd), "until it is armed");
-    let sleeps = opened.ia.provider().sleeps_seen();
+    let sleeps = opened.ia.provider.sleeps_seen();
     arm(evd);
-    assert_eq!(opened.ia.provider().sleeps_seen(), sleeps + 1, "the provider's thread makes progress from here on");
+    assert_eq!(opened.ia.provider.sleeps_seen(), sleeps + 1, "the provider's thread makes progress from here on");
     assert!(!is_readable(fd));
     assert_eq!(evd.post(2), DAT_SUCCESS);
     assert!(is_readable(fd), "a software event");
