@@ -60,7 +60,7 @@ pub(crate) fn create_and_report<P: Provider>(
     let address = ia.address_ptr() as usize;
     let event = Event::Request { sp: sp.handle, address, qual: *qual, cr: cr.id.handle, child };
     let Err(error) = dapls_evd::post(evd, event) else {
-        ia.count(|events| &events.requests);
+        ia.count(|events| events.requests += 1);
         return Ok(());
     };
     log::warn!(

@@ -70,7 +70,7 @@ impl<P: Provider> Cr<P> {
     /// Rejects the request, with private data for the requester.
     pub(crate) fn reject(&self, private_data: &[u8]) -> Result<()> {
         self.take()?.reject(private_data);
-        self.ia.count(|events| &events.rejects);
+        self.ia.count(|events| events.rejects += 1);
         self.release_ep();
         Ok(())
     }

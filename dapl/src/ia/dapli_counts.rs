@@ -4,7 +4,6 @@
 //! an object is being freed, its counters are missing from the sums for a short time.
 #![forbid(unsafe_code)]
 
-use std::sync::atomic::AtomicU64;
 use std::sync::{OnceLock, Weak};
 
 use dat_abi::DAT_NAMED_ATTR;
@@ -16,12 +15,11 @@ use crate::provider::Provider;
 use crate::stats::counters::{EpCounts, EvdCounts, IaEvents, IaSums, Listing};
 use crate::stats::publication::CounterSource;
 
-/// Counters of the IA itself, and the sums over its freed objects.
+/// The counters of an IA, and their list for queries.
 #[derive(Debug, Default)]
 pub(super) struct IaCounts {
-    events: IaEvents,
-    /// Sums over the freed objects.
-    freed: Mutex<IaSums>,
+    /// Counters of the IA itself, and the sums over its freed objects. They are not on a hot path, so a mutex suffices.
+    sums: Mutex<IaSums>,
     /// Named attributes that `dat_ia_query` returns; allocated by the first query.
     listing: OnceLock<Listing>,
 }
@@ -51,16 +49,16 @@ const ALIVE: [(&str, &[CloseRank]); 10] = [
 ];
 
 impl<P: Provider> Ia<P> {
-    /// Increments one of the IA's own counters.
-    pub(crate) fn count(&self, which: impl FnOnce(&IaEvents) -> &AtomicU64) {
-        IaEvents::count(which(&self.counts.events));
+    /// Changes the IA's own counters by `count`.
+    pub(crate) fn count(&self, count: impl FnOnce(&mut IaEvents)) {
+        count(&mut self.counts.sums.lock().events);
     }
 
     /// Adds the final counters of an object that is being freed.
     pub(crate) fn add_final_counts(&self, last: &IaSums) {
-        let mut freed = self.counts.freed.lock();
-        freed.eps.add(&last.eps);
-        freed.evds.add(&last.evds);
+        let mut sums = self.counts.sums.lock();
+        sums.eps.add(&last.eps);
+        sums.evds.add(&last.evds);
     }
 
     /// Writes the provider attributes and counters to a list for the consumer. The list keeps its address for the life
@@ -85,21 +83,21 @@ impl<P: Provider> Ia<P> {
             .into_iter()
             .take(MAX_PROVIDER_COUNTERS)
             .map(|count| (count.name.to_owned(), count.value));
-        listing.write_counters(self.totals(&sums).chain(alive(&ranks)).chain(own).chain(each_evd(&sums)))
+        listing.write_counters(Self::totals(&sums).chain(alive(&ranks)).chain(own).chain(each_evd(&sums)))
     }
 
     /// Logs the IA's counters when it is closed, if info messages are enabled.
     pub(super) fn log_counts(&self, children: &[Weak<dyn Child>]) {
         if log::log_enabled!(log::Level::Info) {
             let sums = self.sums(children);
-            let seen = self.totals(&sums).filter(|(_, count)| *count > 0);
+            let seen = Self::totals(&sums).filter(|(_, count)| *count > 0);
             let text: Vec<_> = seen.map(|(name, count)| format!("{name}={count}")).collect();
             log::info!("ia {} is closed: {}", self.registration.name(), text.join(" "));
         }
     }
 
     fn sums(&self, children: &[Weak<dyn Child>]) -> IaSums {
-        let mut sums = self.counts.freed.lock().clone();
+        let mut sums = self.counts.sums.lock().clone();
         for child in children.iter().filter_map(Weak::upgrade) {
             child.add_counts(&mut sums);
         }
@@ -112,10 +110,10 @@ impl<P: Provider> Ia<P> {
         self.sums(&children)
     }
 
-    fn totals(&self, sums: &IaSums) -> impl Iterator<Item = (String, u64)> {
+    fn totals(sums: &IaSums) -> impl Iterator<Item = (String, u64)> {
         let of = |kind: &'static str| move |(name, count): (&str, u64)| (format!("{kind}.{name}"), count);
         let (eps, evds) = (sums.eps.list().map(of("ep")), sums.evds.list().map(of("evd")));
-        self.counts.events.list().map(of("ia")).into_iter().chain(eps).chain(evds)
+        sums.events.list().map(of("ia")).into_iter().chain(eps).chain(evds)
     }
 }
 
@@ -123,7 +121,7 @@ impl<P: Provider> CounterSource for Ia<P> {
     fn show(&self, text: &mut Text) {
         let (ranks, children): (Vec<_>, Vec<_>) = self.children.lock().known.values().cloned().unzip();
         text.adapter(self.registration.name(), P::NAME, self.id.handle);
-        for (name, value) in self.totals(&self.sums(&children)).chain(alive(&ranks)) {
+        for (name, value) in Self::totals(&self.sums(&children)).chain(alive(&ranks)) {
             let unit = if name.contains("bytes") { "bytes" } else { "" };
             // All other values are counters.
             let is_level = name.starts_with("alive.") || name.ends_with("highest_queue");

@@ -154,7 +154,7 @@ fn listen_for_errors(evd: &Arc<dyn AsyncErrorSink>) {
 
 /// Reports an asynchronous error of this IA or of an object in it.
 pub fn report<P: Provider>(ia: &Ia<P>, error: AsyncError) {
-    ia.count(|events| &events.async_errors);
+    ia.count(|events| events.async_errors += 1);
     let evds: Vec<Arc<dyn AsyncErrorSink>> = match &*ia.async_evd.lock() {
         // A closed EVD drops events.
         AsyncEvd::OutOfScope => LISTENERS.lock().iter().filter_map(|(_, evd)| evd.upgrade()).collect(),

@@ -93,6 +93,17 @@ counters! {
     }
 }
 
+counters! {
+    /// Counters of an IA itself.
+    IaEvents {
+        /// Connection requests delivered to this process's consumer.
+        requests = "requests" sum;
+        /// Connection requests that the consumer, the free of their EVD or a close of the IA rejected.
+        rejects = "rejects" sum;
+        async_errors = "async_errors" sum;
+    }
+}
+
 /// Counts the posts of an EP that the provider accepted. The first thread that posts requests and the first thread that
 /// posts receives count in `owned`, without atomic read-modify-writes. All other threads, and posts without a thread
 /// number, count in `shared`.
@@ -186,38 +197,10 @@ fn become_owner(owner: &AtomicUsize, thread: usize) -> bool {
     owner.compare_exchange(0, thread, Ordering::Relaxed, Ordering::Relaxed).is_ok()
 }
 
-/// Counters of an IA itself. They are not on a hot path, so they are plain shared atomics.
-#[derive(Debug, Default)]
-pub struct IaEvents {
-    /// Connection requests delivered to this process's consumer.
-    pub requests: AtomicU64,
-    /// Connection requests that the consumer, the free of their EVD or a close of the IA rejected.
-    pub rejects: AtomicU64,
-    pub async_errors: AtomicU64,
-}
-
-impl IaEvents {
-    pub fn count(counter: &AtomicU64) {
-        counter.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Number of counters.
-    pub const LEN: usize = 3;
-
-    /// Returns the name and the value of each counter.
-    pub fn list(&self) -> [(&'static str, u64); Self::LEN] {
-        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        [
-            ("requests", read(&self.requests)),
-            ("rejects", read(&self.rejects)),
-            ("async_errors", read(&self.async_errors)),
-        ]
-    }
-}
-
-/// Sums of an IA over its live and freed objects, and separately the counters of each live EVD.
+/// Counters of an IA itself, sums over its live and freed objects, and separately the counters of each live EVD.
 #[derive(Clone, Debug, Default)]
 pub struct IaSums {
+    pub events: IaEvents,
     /// Sum over the EPs.
     pub eps: EpCounts,
     /// Sum over the EVDs; `highest_queue` is their maximum.
