@@ -31,45 +31,21 @@ impl Version {
     }
 }
 
-/// A provider table of either version. The table of 2.0 begins with the 70 members of the table of 1.2.
-#[allow(missing_debug_implementations, reason = "function pointers")]
-#[derive(Clone, Copy)]
-pub enum VersionedTable {
-    /// Table of 1.2.
-    V1(DAT_PROVIDER),
-    /// Table of 2.0.
-    V2(v2::DAT_PROVIDER),
-}
-
-impl VersionedTable {
-    fn version(&self) -> Version {
-        match self {
-            Self::V1(_) => Version::V1,
-            Self::V2(_) => Version::V2,
-        }
-    }
-
-    fn named(self, device_name: *const c_char) -> Self {
-        match self {
-            Self::V1(table) => Self::V1(DAT_PROVIDER { device_name, ..table }),
-            Self::V2(table) => Self::V2(v2::DAT_PROVIDER { device_name, ..table }),
-        }
-    }
-}
-
 /// An IA name that this library provides, with its provider table.
 pub struct RegisteredName {
     name: CString,
     text: String,
-    table: VersionedTable,
+    version: Version,
+    /// The table of this version; never freed. The table of 2.0 begins with the 70 members of the table of 1.2.
+    table: *const DAT_PROVIDER,
     last: StaticMutex<Registration>,
 }
 
-// SAFETY: the raw pointers are the table's `device_name`, which points into `name` in this struct, and null pointers.
-// Only the content of the mutex changes after construction.
+// SAFETY: the table is never changed or freed. Its pointers are functions, null, and `device_name`, which points into
+// `name` in this struct. Only the content of the mutex changes after construction.
 unsafe impl Send for RegisteredName {}
-// SAFETY: the raw pointers are the table's `device_name`, which points into `name` in this struct, and null pointers.
-// Only the content of the mutex changes after construction.
+// SAFETY: the table is never changed or freed. Its pointers are functions, null, and `device_name`, which points into
+// `name` in this struct. Only the content of the mutex changes after construction.
 unsafe impl Sync for RegisteredName {}
 
 /// What libdat has passed at a registration of a name.
@@ -95,15 +71,12 @@ impl RegisteredName {
 
     /// The provider table, valid until the process ends. Its length depends on the version.
     pub fn table(&self) -> *const DAT_PROVIDER {
-        match &self.table {
-            VersionedTable::V1(table) => table,
-            VersionedTable::V2(table) => (&raw const *table).cast(),
-        }
+        self.table
     }
 
     /// The version of the API through which IAs of this name are opened.
     pub fn version(&self) -> Version {
-        self.table.version()
+        self.version
     }
 
     /// The last registration under this name.
@@ -132,19 +105,25 @@ pub fn find(version: Version, name: &CStr) -> Option<&'static RegisteredName> {
     NAMES.lock().iter().copied().find(|known| known.is(version, name))
 }
 
-/// Adds a name. A second registration of the same name and version updates the first one and keeps its table.
-pub(crate) fn remember(name: &CStr, last: Registration, table: VersionedTable) -> &'static RegisteredName {
+/// Adds a name. `table` creates its provider table with this `device_name`. A second registration of the same name and
+/// version updates the first one and keeps its table.
+pub(crate) fn remember(
+    name: &CStr,
+    version: Version,
+    last: Registration,
+    table: impl FnOnce(*const c_char) -> *const DAT_PROVIDER,
+) -> &'static RegisteredName {
     let mut names = NAMES.lock();
-    if let Some(known) = names.iter().copied().find(|known| known.is(table.version(), name)) {
+    if let Some(known) = names.iter().copied().find(|known| known.is(version, name)) {
         *known.last.lock() = last;
         return known;
     }
     let name = name.to_owned();
     let text = name.to_string_lossy().into_owned();
     // Moving a `CString` does not move its text, so the table can point to the text before both are stored.
-    let table = table.named(name.as_ptr());
+    let table = table(name.as_ptr());
     let last = StaticMutex::new(last);
-    let made: &'static RegisteredName = Box::leak(Box::new(RegisteredName { name, text, table, last }));
+    let made: &'static RegisteredName = Box::leak(Box::new(RegisteredName { name, text, version, table, last }));
     names.push(made);
     made
 }
@@ -162,16 +141,16 @@ mod tests {
             params: params.to_owned(),
             library: String::new(),
         };
-        // SAFETY: both tables consist of nullable pointers, so all-zero bytes are valid.
-        let (old, new): (DAT_PROVIDER, v2::DAT_PROVIDER) = unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
-        let first = remember(c"names-both", last(1, "one"), VersionedTable::V1(old));
-        let second = remember(c"names-both", last(2, "two"), VersionedTable::V2(new));
+        // The addresses of the names stand for the tables, which are not read.
+        let (old, new) = (|name: *const c_char| name.cast(), |name: *const c_char| name.cast());
+        let first = remember(c"names-both", Version::V1, last(1, "one"), old);
+        let second = remember(c"names-both", Version::V2, last(2, "two"), new);
         assert_eq!((first.version(), second.version()), (Version::V1, Version::V2));
         assert_eq!((first.last().params, second.last().params), ("one".to_owned(), "two".to_owned()));
         assert_ne!(first.table(), second.table());
         let found = find(Version::V2, c"names-both").unwrap();
         assert!(std::ptr::eq(found, second) && find(Version::V2, c"names-none").is_none());
-        let again = remember(c"names-both", last(2, "three"), VersionedTable::V2(new));
+        let again = remember(c"names-both", Version::V2, last(2, "three"), new);
         assert!(std::ptr::eq(again, second) && second.last().params == "three" && first.last().params == "one");
         assert_eq!((Version::of_major(2), Version::of_major(3)), (Some(Version::V2), None));
     }

@@ -5,11 +5,12 @@
 //! only the name for which libdat has called it (spec/registry 3.3 P1 to P9).
 
 use std::ffi::{CStr, c_char};
+use std::ptr;
 
 use dat_abi::*;
 
 use crate::libdat::{self, Libdat};
-use crate::names::{self, Registration, Version, VersionedTable};
+use crate::names::{self, Registration, Version};
 use crate::provider::Provider;
 use crate::runtime::{cancel, fork, logger};
 use crate::table;
@@ -65,7 +66,7 @@ pub unsafe fn init<P: Provider>(libdat: Libdat, info: *const DAT_PROVIDER_INFO, 
         params: params.to_string_lossy().into_owned(),
         library: libdat::library_name(version),
     };
-    let made = names::remember(name, registered, table_of::<P>(version));
+    let made = names::remember(name, version, registered, table_of::<P>(version));
     // SAFETY: the function is libdat's, the table is never freed, and `info` is valid during the call.
     let code = unsafe { (libdat.add)(made.table(), &raw const info) };
     if code != DAT_SUCCESS {
@@ -98,11 +99,11 @@ pub unsafe fn fini<P: Provider>(libdat: Libdat, info: *const DAT_PROVIDER_INFO) 
     log::debug!("{}: {} unregistered ({code:#x})", P::NAME, known.name());
 }
 
-/// The provider table of a version of the API.
-fn table_of<P: Provider>(version: Version) -> VersionedTable {
-    match version {
-        Version::V1 => VersionedTable::V1(table::table::<P>()),
-        Version::V2 => VersionedTable::V2(table_v2::<P>()),
+/// Returns a function that creates the provider table of a version of the API, with this `device_name`.
+fn table_of<P: Provider>(version: Version) -> impl FnOnce(*const c_char) -> *const DAT_PROVIDER {
+    move |device_name| match version {
+        Version::V1 => Box::leak(Box::new(table::table::<P>(device_name))),
+        Version::V2 => ptr::from_ref(Box::leak(Box::new(table_v2::<P>(device_name)))).cast(),
     }
 }
 
@@ -131,5 +132,5 @@ pub(crate) fn for_test<P: Provider>(name: &CStr) -> &'static names::RegisteredNa
 pub(crate) fn for_test_with<P: Provider>(name: &CStr, params: &CStr) -> &'static names::RegisteredName {
     let params = params.to_string_lossy().into_owned();
     let registered = Registration { major: 1, minor: 2, thread_safe: true, params, library: String::new() };
-    names::remember(name, registered, VersionedTable::V1(table::table::<P>()))
+    names::remember(name, Version::V1, registered, table_of::<P>(Version::V1))
 }

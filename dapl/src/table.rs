@@ -1,8 +1,10 @@
 //! The provider table of DAT 1.2: its entries in the order of the ABI.
 //!
-//! `registration` creates one table per IA name and sets its `device_name`. libdat calls the entries through the table,
-//! and so do programs that use the macros of `dat_redirection.h`.
+//! `registration` creates one table per IA name. libdat calls the entries through the table, and so do programs that use
+//! the macros of `dat_redirection.h`.
 #![forbid(unsafe_code)]
+
+use std::ffi::c_char;
 
 use dat_abi::DAT_PROVIDER;
 
@@ -20,10 +22,10 @@ use crate::rmr::dapl_rmr;
 use crate::rsp::dapl_rsp;
 use crate::srq::dapl_srq;
 
-/// Creates the table of a provider. The caller sets `device_name`.
-pub fn table<P: Provider>() -> DAT_PROVIDER {
+/// Creates the table of a provider.
+pub fn table<P: Provider>(device_name: *const c_char) -> DAT_PROVIDER {
     DAT_PROVIDER {
-        device_name: std::ptr::null(),
+        device_name,
         extension: std::ptr::null_mut(),
         ia_open_func: Some(dapl_ia::dapl_ia_open::<P>),
         ia_query_func: Some(dapl_ia::dapl_ia_query::<P>),

@@ -388,7 +388,7 @@ fn init_registers_the_given_name_and_refuses_another_major_version() {
 
 #[test]
 fn provider_table_of_1_2_has_no_null_entry() {
-    let table = crate::table::table::<FakeProvider>();
+    let table = crate::table::table::<FakeProvider>(std::ptr::null());
     // SAFETY: the table consists of pointer-sized slots without padding; an empty slot is null.
     let words: [usize; size_of::<DAT_PROVIDER>() / 8] = unsafe { std::mem::transmute(table) };
     assert!(words[2..].iter().all(|slot| *slot != 0));

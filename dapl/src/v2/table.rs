@@ -1,7 +1,9 @@
 //! The provider table of DAT 2.0: its entries in the order of the ABI.
 //!
-//! `registration` creates one table per IA name and sets its `device_name`.
+//! `registration` creates one table per IA name.
 #![forbid(unsafe_code)]
+
+use std::ffi::c_char;
 
 use dat_abi::v2::DAT_PROVIDER;
 
@@ -11,10 +13,10 @@ use super::{
 };
 use crate::provider::Provider;
 
-/// Creates the table of a provider. The caller sets `device_name`.
-pub fn table_v2<P: Provider>() -> DAT_PROVIDER {
+/// Creates the table of a provider.
+pub fn table_v2<P: Provider>(device_name: *const c_char) -> DAT_PROVIDER {
     DAT_PROVIDER {
-        device_name: std::ptr::null(),
+        device_name,
         extension: std::ptr::null_mut(),
         ia_open_func: Some(dapl_ia::dapl2_ia_open::<P>),
         ia_query_func: Some(dapl_ia::dapl2_ia_query::<P>),

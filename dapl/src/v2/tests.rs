@@ -22,7 +22,7 @@ type H = *mut c_void;
 /// Calls an entry of the table.
 macro_rules! call {
     ($slot:ident($($argument:expr),* $(,)?)) => {{
-        let entry = table_v2::<FakeProvider>().$slot.expect("no slot is empty");
+        let entry = table_v2::<FakeProvider>(std::ptr::null()).$slot.expect("no slot is empty");
         // SAFETY: the entries accept any handle value, and the pointers refer to objects of the test case with the
         // types that the entry requires.
         unsafe { entry($($argument),*) }
@@ -163,7 +163,7 @@ fn cookie(value: u64) -> DAT_DTO_COOKIE {
 
 #[test]
 fn v2_table_has_no_null_entry_and_more_than_70_distinct_ones() {
-    let table = table_v2::<FakeProvider>();
+    let table = table_v2::<FakeProvider>(std::ptr::null());
     assert!(table.device_name.is_null() && table.extension.is_null());
     let words = size_of::<DAT_PROVIDER>() / size_of::<usize>();
     assert_eq!(words, 81);
