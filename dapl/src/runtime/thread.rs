@@ -51,27 +51,16 @@ pub fn join(thread: JoinHandle<()>) {
 pub fn request_short_slice() {
     /// Slice in nanoseconds; the kernel's minimum.
     const SLICE: u64 = 100_000;
-    /// `struct sched_attr` of `linux/sched/types.h`, its first version.
-    #[repr(C)]
-    #[derive(Default)]
-    struct SchedAttributes {
-        size: u32,
-        policy: u32,
-        flags: u64,
-        nice: i32,
-        priority: u32,
-        runtime: u64,
-        deadline: u64,
-        period: u64,
-    }
-    // SAFETY: the calls affect the calling thread only. The kernel reads a record of the length in its field `size`.
+    // SAFETY: the calls affect the calling thread only. All-zero bytes are a valid record, and the kernel reads a record of
+    // the length in its field `size`.
     unsafe {
         if libc::sched_getscheduler(0) != libc::SCHED_OTHER {
             return; // the administrator has chosen another scheduling policy
         }
-        let nice = libc::getpriority(libc::PRIO_PROCESS, 0);
-        let size = size_of::<SchedAttributes>() as u32;
-        let attributes = SchedAttributes { size, nice, runtime: SLICE, ..SchedAttributes::default() };
+        let mut attributes = std::mem::zeroed::<libc::sched_attr>();
+        attributes.size = size_of::<libc::sched_attr>() as u32;
+        attributes.sched_nice = libc::getpriority(libc::PRIO_PROCESS, 0);
+        attributes.sched_runtime = SLICE;
         if libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) != 0 {
             log::debug!(
                 "cannot set a short time slice for the engine thread: {}; wake-ups may be slower",
