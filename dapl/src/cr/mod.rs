@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+use crate::ep::state::EpStep;
 use crate::ep::{Ep, dapls_ep};
 use crate::error::{Error, Handle, Result};
 use crate::ia::{Child, Ia};
@@ -83,7 +84,7 @@ impl<P: Provider> Cr<P> {
         if provided.created_for_request {
             dapls_ep::close(&*ep);
         } else {
-            dapls_ep::handle_reject(&*ep);
+            dapls_ep::end_request(&*ep, EpStep::Decline);
         }
     }
 }

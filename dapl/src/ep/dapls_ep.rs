@@ -169,17 +169,6 @@ pub(crate) fn set_communicator<P: Provider>(ep: &Ep<P>, communicator: Communicat
     Ok(())
 }
 
-/// Reserves the EP for an RSP. Called before the RSP listens.
-pub(crate) fn reserve<P: Provider>(ep: &Ep<P>) -> Result<()> {
-    advance(ep, EpStep::Reserve)
-}
-
-/// Releases the EP when its RSP is freed or has failed to listen. If a request has arrived, the EP keeps belonging to
-/// that request.
-pub(crate) fn release<P: Provider>(ep: &Ep<P>) {
-    let _ = advance(ep, EpStep::Release);
-}
-
 /// Records that a connection request has arrived at the EP's RSP.
 pub(crate) fn request<P: Provider>(ep: &Ep<P>, peer: SocketAddr) -> Result<()> {
     advance(ep, EpStep::Request)?;
@@ -187,16 +176,9 @@ pub(crate) fn request<P: Provider>(ep: &Ep<P>, peer: SocketAddr) -> Result<()> {
     Ok(())
 }
 
-/// Handles a connection request that could not be reported to the consumer: the EP waits for the next request.
-pub(crate) fn request_lost<P: Provider>(ep: &Ep<P>) {
-    if advance(ep, EpStep::RequestLost).is_ok() {
-        ep.remote_address.write(&[]);
-    }
-}
-
-/// Handles the reject or handoff of the connection request for which the EP was provided.
-pub(crate) fn handle_reject<P: Provider>(ep: &Ep<P>) {
-    if advance(ep, EpStep::Decline).is_ok() {
+/// Ends the connection request that the EP belongs to, by [`EpStep::RequestLost`] or [`EpStep::Decline`].
+pub(crate) fn end_request<P: Provider>(ep: &Ep<P>, step: EpStep) {
+    if advance(ep, step).is_ok() {
         ep.remote_address.write(&[]);
     }
 }
@@ -215,7 +197,8 @@ pub(crate) fn close<P: Provider>(ep: &Ep<P>) {
     let _ = ep.destroy(EpStep::Close);
 }
 
-fn advance<P: Provider>(ep: &Ep<P>, step: EpStep) -> Result<()> {
+/// Makes a state transition without an event.
+pub(crate) fn advance<P: Provider>(ep: &Ep<P>, step: EpStep) -> Result<()> {
     let mut core = ep.open()?;
     ep.step(&mut core, step).map(drop)
 }

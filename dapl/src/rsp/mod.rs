@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 
 use crate::cr::ProvidedEp;
 use crate::cr::dapls_cr::{self, ServicePoint};
+use crate::ep::state::EpStep;
 use crate::ep::{Ep, dapls_ep};
 use crate::error::{Error, Handle, Result};
 use crate::evd::Evd;
@@ -45,7 +46,7 @@ impl<P: Provider> Rsp<P> {
             let state = Mutex::new(ListenerState { listener: None, evd: Some(evd), is_spent: false });
             Ok(Rsp { id, ia: ia.clone(), qual, ep: ep.id, state })
         })?;
-        dapls_ep::reserve(ep)?;
+        dapls_ep::advance(ep, EpStep::Reserve)?;
         let rsp = made.object().clone();
         made.publish();
         match ia.provider.listen(qual, rsp.id) {
@@ -86,10 +87,10 @@ impl<P: Provider> Rsp<P> {
         let arrival = ServicePoint { ia: &self.ia, evd: &evd, sp: self.id, qual: self.qual, provided };
         dapls_cr::create_and_report(&arrival, request, info).inspect_err(|_| {
             let mut state = self.state.lock();
-            dapls_ep::request_lost(&*ep);
+            dapls_ep::end_request(&*ep, EpStep::RequestLost);
             state.is_spent = false;
             if state.evd.is_none() {
-                dapls_ep::release(&*ep);
+                let _ = dapls_ep::advance(&*ep, EpStep::Release);
             }
         })
     }
@@ -102,7 +103,8 @@ impl<P: Provider> Rsp<P> {
         let mut state = self.state.lock();
         let (listener, evd) = (state.listener.take(), state.evd.take());
         if let (false, Some(ep)) = (state.is_spent, handle::from_id::<Ep<P>>(self.ep)) {
-            dapls_ep::release(&*ep);
+            // If a request has arrived, the EP keeps belonging to that request.
+            let _ = dapls_ep::advance(&*ep, EpStep::Release);
         }
         drop(state);
         drop(listener);
