@@ -10,8 +10,8 @@ use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use dat_abi::{
-    DAT_AGENT_FUNC, DAT_CLASS_ERROR, DAT_COUNT, DAT_EVD_HANDLE, DAT_INTERNAL_ERROR, DAT_LMR_TRIPLET,
-    DAT_OS_WAIT_PROXY_AGENT, DAT_PVOID, DAT_RETURN, DAT_SUCCESS, PaddedRecord,
+    DAT_AGENT_FUNC, DAT_CLASS_ERROR, DAT_COUNT, DAT_EVD_HANDLE, DAT_IA_ADDRESS_PTR, DAT_INTERNAL_ERROR,
+    DAT_LMR_TRIPLET, DAT_OS_WAIT_PROXY_AGENT, DAT_PVOID, DAT_RETURN, DAT_SUCCESS, PaddedRecord,
 };
 
 use crate::error::{Error, Result};
@@ -108,6 +108,26 @@ pub unsafe fn copy(from: *const c_void, length: usize) -> Vec<u8> {
         unsafe { from.cast::<u8>().copy_to_nonoverlapping(bytes.as_mut_ptr(), length) };
     }
     bytes
+}
+
+/// Copies a socket address. Reads only the bytes that its address family needs, because some programs pass objects of 16
+/// bytes. For a family other than IPv4, IPv6 and `AF_UNIX`, copies the family only.
+///
+/// # Safety
+/// `address` points at a socket address with the length of its family; an `AF_UNIX` path may end early with a zero
+/// byte.
+pub unsafe fn copy_address(address: DAT_IA_ADDRESS_PTR) -> Vec<u8> {
+    // SAFETY: every socket address begins with its family, in two bytes.
+    let family = i32::from(unsafe { address.cast::<u16>().read_unaligned() });
+    let length = match family {
+        libc::AF_INET => 8, // family, port and IPv4 address
+        libc::AF_INET6 => size_of::<libc::sockaddr_in6>(),
+        // SAFETY: the caller guarantees that the path ends with a zero byte or has 108 bytes.
+        libc::AF_UNIX => 2 + unsafe { libc::strnlen(address.cast::<libc::c_char>().add(2), 108) },
+        _ => 2,
+    };
+    // SAFETY: the caller guarantees that the address has the length of its family.
+    unsafe { copy(address.cast(), length) }
 }
 
 /// Writes a C record over zeros, without the padding bytes of `value`, which may have any content. So the padding is

@@ -373,28 +373,18 @@ unsafe fn bytes(data: DAT_PVOID, size: DAT_COUNT, limit: usize, n: u8) -> Result
     Ok(unsafe { ffi::copy(data, size) })
 }
 
-/// Parses the peer's address. Reads only the bytes that its address family needs, because some programs pass objects of
-/// 16 bytes.
+/// Parses the peer's address.
 ///
 /// Errors: `InvalidAddress(Malformed)` for a family that is neither IPv4, IPv6 nor `AF_UNIX`.
 ///
 /// # Safety
-/// `address` points at a socket address with the length of its family; an `AF_UNIX` path may end early with a zero
-/// byte.
+/// As [`ffi::copy_address`].
 unsafe fn address(address: DAT_IA_ADDRESS_PTR) -> Result<PeerAddress> {
-    // SAFETY: every socket address begins with its family, in two bytes.
-    let family = i32::from(unsafe { address.cast::<u16>().read_unaligned() });
-    let length = match family {
-        libc::AF_INET6 => size_of::<libc::sockaddr_in6>(),
-        // SAFETY: the caller guarantees that the path ends with a zero byte or has 108 bytes.
-        libc::AF_UNIX => 2 + unsafe { libc::strnlen(address.cast::<libc::c_char>().add(2), 108) },
-        libc::AF_INET => 8, // family, port and IPv4 address
-        _ => {
-            log::debug!("dat_ep_connect: address family {family} is neither AF_INET, AF_INET6 nor AF_UNIX");
-            return Err(Error::InvalidAddress(AddressProblem::Malformed));
-        }
-    };
-    // SAFETY: the caller guarantees that the address has the length of its family.
-    let bytes = unsafe { ffi::copy(address.cast(), length) };
-    consumer_memory::parse_address(&bytes).ok_or(Error::InvalidAddress(AddressProblem::Malformed))
+    // SAFETY: the caller also satisfies the contract of `copy_address`.
+    let bytes = unsafe { ffi::copy_address(address) };
+    consumer_memory::parse_address(&bytes).ok_or_else(|| {
+        let family = u16::from_ne_bytes([bytes[0], bytes[1]]);
+        log::debug!("dat_ep_connect: address family {family} is neither AF_INET, AF_INET6 nor AF_UNIX");
+        Error::InvalidAddress(AddressProblem::Malformed)
+    })
 }

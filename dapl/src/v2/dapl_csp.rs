@@ -37,7 +37,7 @@ pub unsafe extern "C" fn dapl2_csp_create<P: Provider>(
         let DAT_COMM { domain, r#type: kind, protocol } = unsafe { communicator.read_unaligned() };
         let communicator = Communicator { domain, kind, protocol };
         // SAFETY: `address` is not null, so the caller guarantees that it points at a socket address.
-        let bytes = unsafe { socket_address(address) };
+        let bytes = unsafe { ffi::copy_address(address) };
         let (ip, port) = communicator.parse_address(&bytes, 3)?;
         let place = CspAddress { communicator, ip, port, bytes: &bytes };
         let csp = Csp::open(&ia, &place, evd)?;
@@ -90,22 +90,6 @@ pub unsafe extern "C" fn dapl2_csp_free<P: Provider>(csp: DAT_CSP_HANDLE) -> DAT
 /// `address` points at a socket address with the length of its family.
 pub(super) unsafe fn port_of(address: DAT_IA_ADDRESS_PTR, communicator: Communicator, n: u8) -> Result<u16> {
     // SAFETY: the caller guarantees that `address` points at a socket address of the length of its family.
-    let bytes = unsafe { socket_address(address) };
+    let bytes = unsafe { ffi::copy_address(address) };
     communicator.parse_address(&bytes, n).map(|(_, port)| port)
-}
-
-/// Copies an IPv4 or IPv6 socket address. For other families, copies the family only.
-///
-/// # Safety
-/// `address` points at a socket address with the length of its family.
-unsafe fn socket_address(address: DAT_IA_ADDRESS_PTR) -> Vec<u8> {
-    // SAFETY: every socket address begins with its family, in two bytes.
-    let family = i32::from(unsafe { address.cast::<u16>().read_unaligned() });
-    let length = match family {
-        libc::AF_INET => 8, // family, port, and four bytes
-        libc::AF_INET6 => size_of::<libc::sockaddr_in6>(),
-        _ => 2,
-    };
-    // SAFETY: the caller guarantees that `address` points at a socket address of the length of its family.
-    unsafe { ffi::copy(address.cast(), length) }
 }
