@@ -67,16 +67,6 @@ pub struct UnusedLine {
     pub remedy: &'static str,
 }
 
-/// Consequence of an error in a line.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum ErrorConsequence {
-    /// The record is dropped.
-    Record,
-    /// The error does not drop the record, or the diagnostic is only a remark that a `nondefault` or kernel line is
-    /// not used.
-    Nothing,
-}
-
 /// An error in a line of dat.conf, or a remark that the line is not used.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Diagnostic {
@@ -90,13 +80,14 @@ pub struct Diagnostic {
     pub found: String,
     /// Permitted values, or another explanation of the error or remark.
     pub allowed: &'static str,
-    /// Whether the record was dropped.
-    pub cost: ErrorConsequence,
+    /// Whether the error drops the record. It does not if it is tolerated, or if the diagnostic is only a remark that a
+    /// `nondefault` or kernel line is not used.
+    pub drops_record: bool,
 }
 
 impl fmt::Display for Diagnostic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let cost = if self.cost == ErrorConsequence::Record { "; this record is dropped" } else { "" };
+        let cost = if self.drops_record { "; this record is dropped" } else { "" };
         let Self { place, column, field, found, allowed, .. } = self;
         write!(f, "{place}:{column}: {field}: {found}; {allowed}{cost}")
     }
@@ -150,14 +141,7 @@ impl Conf {
             Err(LineError { column, field, found, allowed }) => {
                 cause = Some((format!("was dropped: {field}: {found}"), allowed));
                 let place = reader.place.clone();
-                reader.diagnostics.push(Diagnostic {
-                    place,
-                    column,
-                    field,
-                    found,
-                    allowed,
-                    cost: ErrorConsequence::Record,
-                });
+                reader.diagnostics.push(Diagnostic { place, column, field, found, allowed, drops_record: true });
             }
         }
         if let (Some(name), Some((cause, remedy))) = (name, cause) {
@@ -255,7 +239,7 @@ impl LineReader {
 
     fn remark(&mut self, column: usize, field: &'static str, found: String, allowed: &'static str) {
         let place = self.place.clone();
-        self.diagnostics.push(Diagnostic { place, column, field, found, allowed, cost: ErrorConsequence::Nothing });
+        self.diagnostics.push(Diagnostic { place, column, field, found, allowed, drops_record: false });
     }
 }
 

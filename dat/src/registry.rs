@@ -13,7 +13,7 @@ use dat_abi::*;
 
 use crate::api;
 use crate::arena::ARENAS;
-use crate::conf::{ErrorConsequence, Key};
+use crate::conf::Key;
 use crate::loader::host;
 use crate::matching::{self, NoMatch};
 use crate::refused::{CauseAndRemedy, RefusalKind, RefusedOpen};
@@ -298,11 +298,10 @@ impl Registry {
             report::file_error(trouble);
         }
         for diagnostic in &gathered.conf.diagnostics {
-            match diagnostic.cost {
-                ErrorConsequence::Record => report::file_error(diagnostic),
-                ErrorConsequence::Nothing => {
-                    report::debug(Topic::StaticRegistry, || format!("{diagnostic} (accepted)"))
-                }
+            if diagnostic.drops_record {
+                report::file_error(diagnostic);
+            } else {
+                report::debug(Topic::StaticRegistry, || format!("{diagnostic} (accepted)"));
             }
         }
         log_sources(&gathered);

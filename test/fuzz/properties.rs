@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use dat::conf::{self, ErrorConsequence, Key};
+use dat::conf::{self, Key};
 use dat::matching::{self, NoMatch};
 
 /// Parsing a file does not panic, a line does not affect other lines, and every message is one printable line with a
@@ -27,7 +27,7 @@ pub(crate) fn conf(text: &[u8]) {
         let said = diagnostic.to_string();
         assert!(!said.contains(char::is_control), "{said:?}");
     }
-    let dropped = whole.diagnostics.iter().filter(|diagnostic| diagnostic.cost == ErrorConsequence::Record).count();
+    let dropped = whole.diagnostics.iter().filter(|diagnostic| diagnostic.drops_record).count();
     assert!(whole.records.len() + dropped <= lines.len() && whole.absent.len() <= lines.len());
     let mut alone = 0;
     for (at, line) in lines.iter().enumerate() {

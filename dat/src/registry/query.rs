@@ -8,7 +8,6 @@
 #![forbid(unsafe_code)]
 
 use super::lock;
-use crate::conf::ErrorConsequence;
 use crate::loader::found;
 use crate::report;
 use crate::sources;
@@ -49,7 +48,7 @@ fn known(topic: u32, index: usize) -> Option<String> {
             format!("{name}\t{}", joined(&[absent.place.to_string(), absent.cause.clone(), absent.remedy.to_owned()]))
         }),
         TELL_DIAGNOSTIC => files.conf.diagnostics.get(index).map(|diagnostic| {
-            let cost = if diagnostic.cost == ErrorConsequence::Record { "dropped" } else { "kept" };
+            let cost = if diagnostic.drops_record { "dropped" } else { "kept" };
             let (place, column) = (diagnostic.place.to_string(), diagnostic.column.to_string());
             let (field, found) = (diagnostic.field.to_owned(), diagnostic.found.clone());
             joined(&[place, column, field, found, diagnostic.allowed.to_owned(), cost.to_owned()])

@@ -93,8 +93,7 @@ fn a_line_is_accepted_only_if_libdat_accepts_it() {
     for (line, is_good) in good.iter().map(|line| (*line, true)).chain(bad.into_iter().map(|line| (line, false))) {
         assert_eq!(checked(line.as_bytes()).is_ok(), is_good, "{line}");
         let conf = dat::conf::parse(&"f".into(), line.as_bytes());
-        let is_dropped =
-            conf.diagnostics.iter().any(|diagnostic| diagnostic.cost == dat::conf::ErrorConsequence::Record);
+        let is_dropped = conf.diagnostics.iter().any(|diagnostic| diagnostic.drops_record);
         assert!(if is_good { !is_dropped } else { conf.records.is_empty() }, "{line}: {conf:?}");
     }
     assert!(checked(b"a u1.2 threadsafe default l d.1.2 \"\n\" \"\"").is_err());
