@@ -26,6 +26,7 @@ pub(crate) mod query;
 mod registrations;
 
 use entry::{EntryRefusal, EntryState, ProviderEntry};
+pub(crate) use entry::{note_hook, note_passed_on};
 use index::NameIndex;
 use registrations::Registrations;
 
@@ -203,17 +204,6 @@ pub(crate) fn remove(key: &Key) -> DAT_RETURN {
     }
     report::debug(Topic::DynamicRegistry, || format!("{} is removed", describe(key)));
     DAT_SUCCESS
-}
-
-/// Records that a library requests the hook in this thread. The handles of providers that this library registers later
-/// are in arenas.
-pub(crate) fn note_hook() {
-    entry::note_hook();
-}
-
-/// Records that this thread has passed a registration to the libdat of the other version.
-pub(crate) fn passed_on(key: &Key) {
-    entry::note_passed_on(key);
 }
 
 /// Library (`lib_path`) of the record whose `dat_provider_init` this thread is executing.

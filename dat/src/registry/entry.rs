@@ -73,13 +73,14 @@ pub(super) fn initialising() -> Option<usize> {
     INITS.with_borrow(|inits| inits.last().copied())
 }
 
-/// Sets [`HOOK_REQUESTED`] for this thread.
-pub(super) fn note_hook() {
+/// Records that a library requests the hook in this thread. The handles of providers that this library registers later
+/// are in arenas.
+pub(crate) fn note_hook() {
     HOOK_REQUESTED.set(true);
 }
 
 /// Records that this thread has passed a registration to the libdat of the other version.
-pub(super) fn note_passed_on(key: &Key) {
+pub(crate) fn note_passed_on(key: &Key) {
     PASSED_ON.set(Some(describe(key)));
 }
 

@@ -139,7 +139,7 @@ pub unsafe fn registry_add_provider(
         if other::is_for_other(api, key.major) {
             // SAFETY: the caller also satisfies the contract of `other::register`.
             if let Some(code) = unsafe { other::register(api, true, provider, info) } {
-                registry::passed_on(&key);
+                registry::note_passed_on(&key);
                 return succeed(code);
             }
         }
