@@ -30,12 +30,32 @@ pub unsafe extern "C" fn dapl2_handle_extendedop<P: Provider>(
     if checked != DAT_SUCCESS {
         return convert::code(checked);
     }
-    // SAFETY: the caller guarantees that the `va_list` contains the arguments of the operation.
+    // SAFETY: the caller guarantees that the `va_list` contains the arguments of the operation, and that their pointers are
+    // null or valid.
     unsafe {
         match op as DAT_IB_OP {
-            DAT_IB_FETCH_AND_ADD_OP => fetch_and_add::<P>(handle, list),
-            DAT_IB_CMP_AND_SWAP_OP => compare_and_swap::<P>(handle, list),
-            _ => write_with_immediate::<P>(handle, list),
+            // dat_ib_post_fetch_and_add(ep, add, local, cookie, remote, flags)
+            DAT_IB_FETCH_AND_ADD_OP => {
+                let [add, local, cookie, remote, flags] = arguments::take(list);
+                let positions = ParameterNumbers { local: 3, remote: 5, flags: 6 };
+                let op = |remote| Op::FetchAdd { remote, add };
+                post::<P>(handle, op, (local, 1), cookie, remote, flags, positions)
+            }
+            // dat_ib_post_cmp_and_swap(ep, compare, swap, local, cookie, remote, flags)
+            DAT_IB_CMP_AND_SWAP_OP => {
+                let [compare, swap, local, cookie, remote, flags] = arguments::take(list);
+                let positions = ParameterNumbers { local: 4, remote: 6, flags: 7 };
+                let op = |remote| Op::CompareSwap { remote, compare, swap };
+                post::<P>(handle, op, (local, 1), cookie, remote, flags, positions)
+            }
+            // dat_ib_post_rdma_write_immed(ep, count, local, cookie, remote, data, flags)
+            _ => {
+                let [count, local, cookie, remote, data, flags] = arguments::take(list);
+                let positions = ParameterNumbers { local: 2, remote: 5, flags: 7 };
+                let solicited = flags as DAT_COMPLETION_FLAGS & DAT_COMPLETION_SOLICITED_WAIT_FLAG != 0;
+                let op = |remote| Op::WriteImmediate { remote, data: data as DAT_UINT32, solicited };
+                post::<P>(handle, op, (local, count as DAT_COUNT), cookie, remote, flags, positions)
+            }
         }
     }
 }
@@ -57,77 +77,30 @@ fn check_operation<P: Provider>(handle: DAT_HANDLE, op: DAT_EXTENDED_OP) -> Resu
     }
 }
 
-/// `dat_ib_post_fetch_and_add(ep, add, local, cookie, remote, flags)`.
+/// Reads the remote memory from `triplet`, and posts the operation that `op` makes of it. The arguments have the form in
+/// which the `va_list` contains them.
 ///
 /// # Safety
-/// `ep` may have any value; `list` contains the arguments of the operation, whose pointers are null or valid.
-unsafe fn fetch_and_add<P: Provider>(ep: DAT_EP_HANDLE, list: va_list) -> DAT_RETURN {
-    // SAFETY: the caller guarantees that the `va_list` contains these arguments.
-    let [add, local, cookie, remote, flags] = unsafe { arguments::take(list) };
-    let positions = ParameterNumbers { local: 3, remote: 5, flags: 6 };
-    // SAFETY: the caller also satisfies the contract of `with_remote`.
-    unsafe {
-        with_remote(remote, positions.remote, |remote| {
-            let flags = flags as DAT_COMPLETION_FLAGS;
-            let op = Op::FetchAdd { remote, add };
-            post_extension::<P>(ep, op, (local as *const _, 1), cookie_of(cookie), flags, positions)
-        })
-    }
-}
-
-/// `dat_ib_post_cmp_and_swap(ep, compare, swap, local, cookie, remote, flags)`.
-///
-/// # Safety
-/// `ep` may have any value; `list` contains the arguments of the operation, whose pointers are null or valid.
-unsafe fn compare_and_swap<P: Provider>(ep: DAT_EP_HANDLE, list: va_list) -> DAT_RETURN {
-    // SAFETY: the caller guarantees that the `va_list` contains these arguments.
-    let [compare, swap, local, cookie, remote, flags] = unsafe { arguments::take(list) };
-    let positions = ParameterNumbers { local: 4, remote: 6, flags: 7 };
-    // SAFETY: the caller also satisfies the contract of `with_remote`.
-    unsafe {
-        with_remote(remote, positions.remote, |remote| {
-            let flags = flags as DAT_COMPLETION_FLAGS;
-            let op = Op::CompareSwap { remote, compare, swap };
-            post_extension::<P>(ep, op, (local as *const _, 1), cookie_of(cookie), flags, positions)
-        })
-    }
-}
-
-/// `dat_ib_post_rdma_write_immed(ep, count, local, cookie, remote, data, flags)`.
-///
-/// # Safety
-/// `ep` may have any value; `list` contains the arguments of the operation, whose pointers are null or valid.
-unsafe fn write_with_immediate<P: Provider>(ep: DAT_EP_HANDLE, list: va_list) -> DAT_RETURN {
-    // SAFETY: the caller guarantees that the `va_list` contains these arguments.
-    let [count, local, cookie, remote, data, flags] = unsafe { arguments::take(list) };
-    let positions = ParameterNumbers { local: 2, remote: 5, flags: 7 };
-    // SAFETY: the caller also satisfies the contract of `with_remote`.
-    unsafe {
-        with_remote(remote, positions.remote, |remote| {
-            let flags = flags as DAT_COMPLETION_FLAGS;
-            let solicited = flags & DAT_COMPLETION_SOLICITED_WAIT_FLAG != 0;
-            let op = Op::WriteImmediate { remote, data: data as DAT_UINT32, solicited };
-            let segments = (local as *const _, count as DAT_COUNT);
-            post_extension::<P>(ep, op, segments, cookie_of(cookie), flags, positions)
-        })
-    }
-}
-
-fn cookie_of(bits: u64) -> DAT_DTO_COOKIE {
-    DAT_DTO_COOKIE { as_64: bits }
-}
-
-/// Reads the remote memory from `triplet`, which is parameter `n`, and calls `post` with it.
-///
-/// # Safety
-/// `triplet` is null or the address of a triplet.
-unsafe fn with_remote(triplet: u64, n: u8, post: impl FnOnce(Remote) -> DAT_RETURN) -> DAT_RETURN {
+/// `ep` may have any value; `local` is null or the address of `count` triplets; `triplet` is null or the address of a
+/// triplet.
+unsafe fn post<P: Provider>(
+    ep: DAT_EP_HANDLE,
+    op: impl FnOnce(Remote) -> Op,
+    (local, count): (u64, DAT_COUNT),
+    cookie: u64,
+    triplet: u64,
+    flags: u64,
+    positions: ParameterNumbers,
+) -> DAT_RETURN {
     let triplet = triplet as *const DAT_RMR_TRIPLET;
-    let missing = guard(|| require(triplet, n));
+    let missing = guard(|| require(triplet, positions.remote));
     if missing != DAT_SUCCESS {
         return convert::code(missing);
     }
     // SAFETY: `triplet` is not null, and the caller guarantees that it is readable.
     let DAT_RMR_TRIPLET { virtual_address, rmr_context, .. } = unsafe { triplet.read_unaligned() };
-    post(Remote { key: rmr_context, address: virtual_address })
+    let op = op(Remote { key: rmr_context, address: virtual_address });
+    let cookie = DAT_DTO_COOKIE { as_64: cookie };
+    // SAFETY: the caller also satisfies the contract of `post_extension`.
+    unsafe { post_extension::<P>(ep, op, (local as *const _, count), cookie, flags as DAT_COMPLETION_FLAGS, positions) }
 }
