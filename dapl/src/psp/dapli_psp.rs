@@ -50,7 +50,7 @@ pub(super) fn open<P: Provider>(
 fn listen<P: Provider>(psp: &Psp<P>, qual: u64) -> Result<()> {
     psp.qual.store(qual, Ordering::Relaxed);
     let listener = psp.ia.provider.listen(qual, psp.id).map_err(|error| match error {
-        Error::ConnQualTaken if is_listed(&psp.ia, qual) => Error::ConnQualInUse,
+        Error::ConnQualTaken if LISTED.lock().contains(&key(&psp.ia, qual)) => Error::ConnQualInUse,
         error => error,
     })?;
     let mut state = psp.state.lock();
@@ -60,7 +60,7 @@ fn listen<P: Provider>(psp: &Psp<P>, qual: u64) -> Result<()> {
         return Err(Error::InvalidHandle(Handle::Psp)); // another thread freed the PSP through a guessed handle
     }
     state.listener = Some(listener);
-    list(&psp.ia, qual);
+    LISTED.lock().insert(key(&psp.ia, qual));
     Ok(())
 }
 
@@ -96,14 +96,6 @@ pub(crate) fn lock_for_fork() -> impl Sized {
 
 fn key<P: Provider>(ia: &Ia<P>, qual: u64) -> (usize, u32, u64) {
     (ia.id.handle, ia.id.generation, qual)
-}
-
-fn list<P: Provider>(ia: &Ia<P>, qual: u64) {
-    LISTED.lock().insert(key(ia, qual));
-}
-
-fn is_listed<P: Provider>(ia: &Ia<P>, qual: u64) -> bool {
-    LISTED.lock().contains(&key(ia, qual))
 }
 
 /// Removes the qualifier of a PSP from the list.
