@@ -286,10 +286,10 @@ fn lmr_create_checks_arguments_in_order() {
     assert_eq!(create(ia, 0, NULL, 1, pz, 0, &mut out), argument(3));
     assert_eq!(create(ia, 0, here, u64::MAX, pz, 0, &mut out), argument(4));
     // SAFETY: the call accepts any handle value.
-    let synced = unsafe { dapl_lmr_sync_rdma_read::<FakeProvider>(pz, std::ptr::null(), 0) };
+    let synced = unsafe { dapl_lmr_sync_rdma::<FakeProvider>(pz, std::ptr::null(), 0) };
     assert_eq!(synced, BAD | DAT_INVALID_HANDLE_IA);
     // SAFETY: the call accepts any handle value.
-    assert_eq!(unsafe { dapl_lmr_sync_rdma_write::<FakeProvider>(ia, std::ptr::null(), 0) }, DAT_SUCCESS);
+    assert_eq!(unsafe { dapl_lmr_sync_rdma::<FakeProvider>(ia, std::ptr::null(), 0) }, DAT_SUCCESS);
 }
 
 #[test]

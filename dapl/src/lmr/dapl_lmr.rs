@@ -218,51 +218,33 @@ pub unsafe extern "C" fn dapl_lmr_free<P: Provider>(lmr: DAT_LMR_HANDLE) -> DAT_
     guard(|| dapls_lmr::free(&*from_handle::<Lmr<P>>(lmr, Handle::Lmr)?))
 }
 
-/// `dat_lmr_sync_rdma_read`. Memory is coherent on this platform, so the call checks its arguments, orders memory
-/// accesses, and does nothing else.
+/// `dat_lmr_sync_rdma_read` and `dat_lmr_sync_rdma_write`. Memory is coherent on this platform, so the calls check their
+/// arguments, order memory accesses, and do nothing else.
 ///
 /// # Safety
 /// `ia` may have any value; `segments` is null or points at `count` triplets.
-pub unsafe extern "C" fn dapl_lmr_sync_rdma_read<P: Provider>(
+pub unsafe extern "C" fn dapl_lmr_sync_rdma<P: Provider>(
     ia: DAT_IA_HANDLE,
     segments: *const DAT_LMR_TRIPLET,
     count: DAT_VLEN,
 ) -> DAT_RETURN {
-    // SAFETY: the caller also satisfies the contract of `sync`.
-    guard(|| unsafe { sync::<P>(ia, segments, count) })
-}
-
-/// `dat_lmr_sync_rdma_write`: same as [`dapl_lmr_sync_rdma_read`].
-///
-/// # Safety
-/// `ia` may have any value; `segments` is null or points at `count` triplets.
-pub unsafe extern "C" fn dapl_lmr_sync_rdma_write<P: Provider>(
-    ia: DAT_IA_HANDLE,
-    segments: *const DAT_LMR_TRIPLET,
-    count: DAT_VLEN,
-) -> DAT_RETURN {
-    // SAFETY: the caller also satisfies the contract of `sync`.
-    guard(|| unsafe { sync::<P>(ia, segments, count) })
-}
-
-/// # Safety
-/// `segments` is null or points at `count` triplets.
-unsafe fn sync<P: Provider>(ia: DAT_IA_HANDLE, segments: *const DAT_LMR_TRIPLET, count: DAT_VLEN) -> Result<()> {
-    let ia = from_handle::<Ia<P>>(ia, Handle::Ia)?;
-    if count > 0 {
-        require(segments, 2)?;
-    }
-    let count = usize::try_from(count).map_err(|_| Error::InvalidParameter(3))?;
-    for n in 0..count {
-        // SAFETY: the caller guarantees that `segments` points at `count` triplets; a triplet has the layout of a
-        // segment.
-        let segment = unsafe { segments.cast::<Segment>().wrapping_add(n).read_unaligned() };
-        if segment.length > 0 && dapls_lmr::find(&ia, &segment).is_none() {
-            return Err(Error::InvalidParameter(2));
+    guard(|| {
+        let ia = from_handle::<Ia<P>>(ia, Handle::Ia)?;
+        if count > 0 {
+            require(segments, 2)?;
         }
-    }
-    // Orders memory accesses before the consumer's message to its peer. Other architectures would also need cache
-    // maintenance.
-    fence(Ordering::SeqCst);
-    Ok(())
+        let count = usize::try_from(count).map_err(|_| Error::InvalidParameter(3))?;
+        for n in 0..count {
+            // SAFETY: the caller guarantees that `segments` points at `count` triplets; a triplet has the layout of a
+            // segment.
+            let segment = unsafe { segments.cast::<Segment>().wrapping_add(n).read_unaligned() };
+            if segment.length > 0 && dapls_lmr::find(&ia, &segment).is_none() {
+                return Err(Error::InvalidParameter(2));
+            }
+        }
+        // Orders memory accesses before the consumer's message to its peer. Other architectures would also need cache
+        // maintenance.
+        fence(Ordering::SeqCst);
+        Ok(())
+    })
 }

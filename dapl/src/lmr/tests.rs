@@ -186,14 +186,12 @@ fn lmr_sync_refuses_invalid_segments() {
         virtual_address,
         segment_length,
     };
+    let table = crate::table::table::<FakeProvider>(std::ptr::null());
+    let (read, write) = (table.lmr_sync_rdma_read_func.unwrap(), table.lmr_sync_rdma_write_func.unwrap());
     let sync = |ia: H, list: &[DAT_LMR_TRIPLET]| {
         // SAFETY: the functions accept any handle value; `list` is a slice of that length.
-        let codes = unsafe {
-            [
-                dapl_lmr_sync_rdma_read::<FakeProvider>(ia, list.as_ptr(), list.len() as u64),
-                dapl_lmr_sync_rdma_write::<FakeProvider>(ia, list.as_ptr(), list.len() as u64),
-            ]
-        };
+        let codes =
+            unsafe { [read(ia, list.as_ptr(), list.len() as u64), write(ia, list.as_ptr(), list.len() as u64)] };
         assert_eq!(codes[0], codes[1]);
         codes[0]
     };
@@ -208,8 +206,8 @@ fn lmr_sync_refuses_invalid_segments() {
     }
     // SAFETY: the calls accept a null pointer, which is the tested argument.
     unsafe {
-        assert_eq!(dapl_lmr_sync_rdma_read::<FakeProvider>(ia, std::ptr::null(), 1), refused);
-        assert_eq!(dapl_lmr_sync_rdma_write::<FakeProvider>(ia, std::ptr::null(), 0), DAT_SUCCESS);
+        assert_eq!(read(ia, std::ptr::null(), 1), refused);
+        assert_eq!(write(ia, std::ptr::null(), 0), DAT_SUCCESS);
     }
     assert_eq!(free(given.0), DAT_SUCCESS);
     assert_eq!(sync(ia, &[at(key, base, 64)]), refused, "freed");

@@ -3,7 +3,6 @@
 //!
 //! Called through the provider table only.
 
-use dat_abi as v1;
 use dat_abi::v2::*;
 
 use super::convert;
@@ -109,44 +108,20 @@ pub unsafe extern "C" fn dapl2_lmr_query<P: Provider>(
     }))
 }
 
-/// `dat_lmr_sync_rdma_read`.
+/// `dat_lmr_sync_rdma_read` and `dat_lmr_sync_rdma_write`. Converts the segments and calls the entry of 1.2 for each of
+/// them, so that no memory is allocated.
 ///
 /// # Safety
 /// `ia` may have any value; `segments` is null or points at `count` triplets.
-pub unsafe extern "C" fn dapl2_lmr_sync_rdma_read<P: Provider>(
+pub unsafe extern "C" fn dapl2_lmr_sync_rdma<P: Provider>(
     ia: DAT_IA_HANDLE,
     segments: *const DAT_LMR_TRIPLET,
     count: DAT_VLEN,
 ) -> DAT_RETURN {
-    // SAFETY: the caller also satisfies the contract of `sync`.
-    unsafe { sync::<P>(ia, segments, count, |list, count| lmr_1_2::dapl_lmr_sync_rdma_read::<P>(ia, list, count)) }
-}
-
-/// `dat_lmr_sync_rdma_write`.
-///
-/// # Safety
-/// `ia` may have any value; `segments` is null or points at `count` triplets.
-pub unsafe extern "C" fn dapl2_lmr_sync_rdma_write<P: Provider>(
-    ia: DAT_IA_HANDLE,
-    segments: *const DAT_LMR_TRIPLET,
-    count: DAT_VLEN,
-) -> DAT_RETURN {
-    // SAFETY: the caller also satisfies the contract of `sync`.
-    unsafe { sync::<P>(ia, segments, count, |list, count| lmr_1_2::dapl_lmr_sync_rdma_write::<P>(ia, list, count)) }
-}
-
-/// Converts the segments and calls `one` for each of them, so that no memory is allocated.
-///
-/// # Safety
-/// `segments` is null or points at `count` triplets.
-unsafe fn sync<P: Provider>(
-    ia: DAT_IA_HANDLE,
-    segments: *const DAT_LMR_TRIPLET,
-    count: DAT_VLEN,
-    one: impl Fn(*const v1::DAT_LMR_TRIPLET, DAT_VLEN) -> DAT_RETURN,
-) -> DAT_RETURN {
+    // SAFETY: the list is null or contains `count` segments, which have the layout of a triplet of 1.2.
+    let sync = |list, count| unsafe { lmr_1_2::dapl_lmr_sync_rdma::<P>(ia, list, count) };
     if count == 0 || segments.is_null() {
-        return convert::code(one(std::ptr::null(), count));
+        return convert::code(sync(std::ptr::null(), count));
     }
     for n in 0..count as usize {
         // SAFETY: the caller guarantees that `segments` points at `count` triplets, and `n` is below `count`.
@@ -154,7 +129,7 @@ unsafe fn sync<P: Provider>(
         if let Ok(ia) = from_handle::<Ia<P>>(ia, Handle::Ia) {
             zero_based::translate(&ia, &mut segment);
         }
-        let code = one((&raw const segment).cast(), 1);
+        let code = sync((&raw const segment).cast(), 1);
         if code != DAT_SUCCESS {
             return convert::code(code);
         }
