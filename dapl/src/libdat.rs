@@ -19,16 +19,19 @@ use crate::runtime::sync::StaticMutex;
 /// SONAME of the libdat for API version 2.
 const LIBDAT2: &CStr = c"libdat2.so.2";
 
+type RegistryFunction = unsafe extern "C" fn(*const DAT_PROVIDER, *const DAT_PROVIDER_INFO) -> DAT_RETURN;
+type NumberFunction = unsafe extern "C" fn(DAT_IA_HANDLE, *mut DAT_IA_HANDLE) -> DAT_RETURN;
+
 /// The functions of libdat that a provider library uses. The provider library imports them from `libdat.so.1`, and
 /// looks up those of `libdat2.so.2` at run time. `dapl` does not link libdat, so that its tests need none.
 #[derive(Clone, Copy)]
 pub struct Libdat {
     /// `dat_registry_add_provider`.
-    pub add: unsafe extern "C" fn(*const DAT_PROVIDER, *const DAT_PROVIDER_INFO) -> DAT_RETURN,
+    pub add: RegistryFunction,
     /// `dat_registry_remove_provider`.
-    pub remove: unsafe extern "C" fn(*const DAT_PROVIDER, *const DAT_PROVIDER_INFO) -> DAT_RETURN,
+    pub remove: RegistryFunction,
     /// `dats_get_ia_handle`.
-    pub get_ia_handle: unsafe extern "C" fn(DAT_IA_HANDLE, *mut DAT_IA_HANDLE) -> DAT_RETURN,
+    pub get_ia_handle: NumberFunction,
 }
 
 impl Libdat {
@@ -36,8 +39,6 @@ impl Libdat {
     /// A provider library does not list `libdat2.so.2` as a needed library, so the provider runs without it, and with
     /// any implementation of it.
     pub(crate) fn loaded_2() -> Option<Self> {
-        type RegistryFunction = unsafe extern "C" fn(*const DAT_PROVIDER, *const DAT_PROVIDER_INFO) -> DAT_RETURN;
-        type NumberFunction = unsafe extern "C" fn(DAT_IA_HANDLE, *mut DAT_IA_HANDLE) -> DAT_RETURN;
         // SAFETY: the name is NUL-terminated, and NOLOAD maps nothing new. The reference that dlopen counts keeps the
         // functions mapped.
         let image = unsafe { libc::dlopen(LIBDAT2.as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD) };
@@ -69,30 +70,18 @@ struct LibdatFunctions {
     hook: AtomicPtr<LibdatHook>,
 }
 
-impl LibdatFunctions {
-    const fn new() -> Self {
-        Self { functions: StaticMutex::new(None), hook: AtomicPtr::new(std::ptr::null_mut()) }
-    }
-}
-
-static VERSION_1: LibdatFunctions = LibdatFunctions::new();
-static VERSION_2: LibdatFunctions = LibdatFunctions::new();
-
-fn known(version: Version) -> &'static LibdatFunctions {
-    match version {
-        Version::V1 => &VERSION_1,
-        Version::V2 => &VERSION_2,
-    }
-}
+/// The libdats, indexed by `Version`.
+static LIBDATS: [LibdatFunctions; 2] =
+    [const { LibdatFunctions { functions: StaticMutex::new(None), hook: AtomicPtr::new(std::ptr::null_mut()) } }; 2];
 
 /// Locks the functions of both libdats while the process forks.
 pub(crate) fn lock_for_fork() -> impl Sized {
-    (VERSION_1.functions.lock(), VERSION_2.functions.lock())
+    LIBDATS.each_ref().map(|libdat| libdat.functions.lock())
 }
 
 /// The functions of the libdat of this version, which `init` has stored.
 pub(crate) fn functions(version: Version) -> Option<Libdat> {
-    *known(version).functions.lock()
+    *LIBDATS[version as usize].functions.lock()
 }
 
 /// Stores libdat's functions, and checks whether this is this project's libdat. If so, passes the address range of the
@@ -101,7 +90,7 @@ pub(crate) fn functions(version: Version) -> Option<Libdat> {
 /// # Safety
 /// The functions are libdat's.
 pub(crate) unsafe fn init(version: Version, libdat: Libdat) -> bool {
-    *known(version).functions.lock() = Some(libdat);
+    *LIBDATS[version as usize].functions.lock() = Some(libdat);
     let mut answer: DAT_IA_HANDLE = std::ptr::null_mut();
     // SAFETY: the caller guarantees that the function is libdat's. The libdat of another project refuses the number.
     let code = unsafe { (libdat.get_ia_handle)(LIBDAT_HOOK_REQUEST as DAT_IA_HANDLE, &raw mut answer) };
@@ -113,7 +102,7 @@ pub(crate) unsafe fn init(version: Version, libdat: Libdat) -> bool {
     if unsafe { (&raw const (*hook).size).read() } < LIBDAT_HOOK_LEAST {
         return false;
     }
-    known(version).hook.store(hook, Ordering::Release);
+    LIBDATS[version as usize].hook.store(hook, Ordering::Release);
     let Ok(arena) = handle::arena() else { return true };
     // SAFETY: the record is never freed, and it is long enough for this field, because its size was checked.
     if unsafe { (&raw const (*hook).add_arena).read()(arena) } != 0 {
@@ -127,7 +116,7 @@ pub(crate) unsafe fn init(version: Version, libdat: Libdat) -> bool {
 
 /// The number that libdat has assigned to an IA opened through `version`; `None` if it has not assigned one yet.
 pub fn ia_number(version: Version, ia: DAT_IA_HANDLE) -> Option<DAT_IA_HANDLE> {
-    let hook = known(version).hook.load(Ordering::Acquire);
+    let hook = LIBDATS[version as usize].hook.load(Ordering::Acquire);
     if hook.is_null() {
         return search_number(version, ia);
     }
@@ -139,7 +128,7 @@ pub fn ia_number(version: Version, ia: DAT_IA_HANDLE) -> Option<DAT_IA_HANDLE> {
 /// Passes the reason of a failed open to libdat. Returns `false` if libdat does not support this, or if `words` is
 /// empty or contains a NUL byte.
 pub(crate) fn report_refusal(version: Version, words: &str) -> bool {
-    let hook = known(version).hook.load(Ordering::Acquire);
+    let hook = LIBDATS[version as usize].hook.load(Ordering::Acquire);
     if words.is_empty() || !has_field(hook, offset_of!(LibdatHook, provider_says)) {
         return false;
     }
@@ -157,7 +146,7 @@ pub(crate) fn library_name(version: Version) -> String {
 }
 
 fn record_library(version: Version) -> Option<String> {
-    let hook = known(version).hook.load(Ordering::Acquire);
+    let hook = LIBDATS[version as usize].hook.load(Ordering::Acquire);
     if !has_field(hook, offset_of!(LibdatHook, record_library)) {
         return None;
     }
@@ -173,7 +162,7 @@ fn image_path() -> Option<String> {
     let mut info = MaybeUninit::<libc::Dl_info>::zeroed();
     // SAFETY: dladdr compares the address without reading it, and fills the record if it returns non-zero.
     let info = unsafe {
-        if libc::dladdr((&raw const VERSION_1).cast(), info.as_mut_ptr()) == 0 {
+        if libc::dladdr((&raw const LIBDATS).cast(), info.as_mut_ptr()) == 0 {
             return None;
         }
         info.assume_init()
