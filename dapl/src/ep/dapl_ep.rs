@@ -13,7 +13,6 @@ pub use super::dapl_post::{dapl_ep_post_rdma_read, dapl_ep_post_rdma_write, dapl
 
 use super::dapli_connect::{self, ConnectArguments};
 use super::dapli_modify::{self, EpChange};
-use super::dapli_watch;
 use super::state::{EpState, EpStep};
 use super::{Ep, EpObjects, record};
 use crate::error::{AddressProblem, Error, Handle, Result};
@@ -255,7 +254,7 @@ pub unsafe extern "C" fn dapl_ep_get_status<P: Provider>(
 ) -> DAT_RETURN {
     ffi::guard(|| {
         let ep = from_handle::<Ep<P>>(ep_handle, Handle::Ep)?;
-        let outstanding = dapli_watch::outstanding(&ep);
+        let outstanding = ep.outstanding();
         // An EP with an SRQ reports no posted receives, because its receives were posted to the SRQ (spec/endpoints
         // 5.9).
         let recvs = if ep.post_state().limits.shared { 0 } else { outstanding.recvs };
@@ -297,7 +296,7 @@ pub unsafe extern "C" fn dapl_ep_recv_query<P: Provider>(
 ) -> DAT_RETURN {
     ffi::guard(|| {
         let ep = from_handle::<Ep<P>>(ep_handle, Handle::Ep)?;
-        let receives = ffi::count(dapli_watch::outstanding(&ep).recvs);
+        let receives = ffi::count(ep.outstanding().recvs);
         // SAFETY: the caller guarantees that `nbufs_allocated` is null or writable.
         unsafe { ffi::put(nbufs_allocated, receives) };
         // SAFETY: the caller guarantees that `bufs_alloc_span` is null or writable.
@@ -318,10 +317,7 @@ pub unsafe extern "C" fn dapl_ep_set_watermark<P: Provider>(
     ffi::guard(|| {
         let ep = from_handle::<Ep<P>>(ep_handle, Handle::Ep)?;
         let mark = |mark: DAT_COUNT, n: u8| HighWatermarks::parse(mark).map_err(|_| Error::InvalidParameter(n));
-        dapli_watch::watch(
-            &ep,
-            HighWatermarks { soft: mark(soft_high_watermark, 2)?, hard: mark(hard_high_watermark, 3)? },
-        )
+        ep.watch(HighWatermarks { soft: mark(soft_high_watermark, 2)?, hard: mark(hard_high_watermark, 3)? })
     })
 }
 

@@ -1,5 +1,5 @@
 //! Creates, resets and frees an EP and its queue pair, and flushes the receives of an unconnected EP at a disconnect.
-//! Also registers the receives and requests of an EP with its EVDs.
+//! Also sets its receive watermarks, and registers its receives and requests with its EVDs.
 //!
 //! Objects are dropped after the locks are released. The QP is dropped before the EVDs and the PZ, since its last
 //! completions go to the EVDs.
@@ -19,7 +19,9 @@ use super::{Communicator, ControlState, Ep, EpObjects, PostState};
 use crate::error::{Error, Handle, Resource, Result, State};
 use crate::evd::{Evd, NotifyMode, dapls_evd};
 use crate::ia::{CloseRank, Ia};
-use crate::provider::{Connection, ConnectionEvent, Provider, QpSpec, QueuePair, SharedRecvs, Token, Work};
+use crate::provider::{
+    Connection, ConnectionEvent, Outstanding, Provider, QpSpec, QueuePair, SharedRecvs, Token, Work,
+};
 use crate::runtime::consumer_memory::{PrivateData, SocketAddress};
 use crate::runtime::handle::{self, ObjectId};
 use crate::stats::counters::{EpCounts, IaSums, Posts};
@@ -127,6 +129,26 @@ impl<P: Provider> Ep<P> {
         }
         drop(post_state);
         self.queue_event(core, Some(ConnectionEvent::Disconnected), None);
+        Ok(())
+    }
+
+    /// Numbers of outstanding requests and receives; zero if the EP has no QP.
+    pub(super) fn outstanding(&self) -> Outstanding {
+        self.post_state().qp().map(|qp| qp.outstanding()).unwrap_or_default()
+    }
+
+    /// `dat_ep_set_watermark`, allowed in any state. A watermark that is already exceeded takes effect at once. The
+    /// provider counts receives and compares them with the watermarks. The EP stores the watermarks too, for a QP that
+    /// later replaces the current one.
+    pub(super) fn watch(&self, marks: HighWatermarks) -> Result<()> {
+        let mut core = self.open()?;
+        if let Ok(qp) = self.post_state().qp() {
+            qp.watch_recvs(marks.soft, marks.hard)?;
+        }
+        core.marks = marks; // a report of the provider waits for this lock
+        if core.objects.srq.is_some() {
+            core.attributes.set_watermarks(marks);
+        }
         Ok(())
     }
 

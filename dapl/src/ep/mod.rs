@@ -41,7 +41,6 @@ mod dapli_counts;
 mod dapli_modify;
 mod dapli_outbox;
 mod dapli_qp;
-mod dapli_watch;
 pub(crate) mod dapls_bind;
 pub mod dapls_ep;
 pub mod dapls_post;
