@@ -387,8 +387,13 @@ fn lock(root: &Path) -> File {
     fs::create_dir_all(root).unwrap_or_else(|error| panic!("{}: {error}", root.display()));
     let path = root.join(".lock");
     let file = File::create(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-    // SAFETY: the descriptor is open until `file` is dropped.
-    let result = unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX) };
-    assert_eq!(result, 0, "{}: {}", path.display(), io::Error::last_os_error());
+    lock_file(&file).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     file
+}
+
+/// Locks a file exclusively, until it is closed. Same as `File::lock`, which Rust 1.88 lacks.
+pub fn lock_file(file: &File) -> io::Result<()> {
+    // SAFETY: the descriptor is open while `file` is borrowed.
+    let result = unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }

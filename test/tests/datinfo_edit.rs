@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use case::Case;
 use dapl_test::run::{Finished, Run};
-use dapl_test::stage::{Profile, built};
+use dapl_test::stage::{Profile, built, lock_file};
 use serde_json::Value;
 
 #[path = "registry/case.rs"]
@@ -180,7 +180,7 @@ fn unaccepted_parameters_are_added_with_a_warning() {
 fn edit_of_a_locked_dat_conf_is_reported_and_changes_nothing() {
     let case = Case::new("edit-locked", CONF_FILE);
     let file = fs::File::open(conf(&case)).unwrap();
-    file.lock().unwrap();
+    lock_file(&file).unwrap();
     refused(&case, &["remove", "sm0", "--timeout", "1"], "another program has locked it for 1 s; try again");
 }
 
