@@ -19,6 +19,7 @@ use crate::ffi::Agent;
 use crate::provider::Provider;
 use crate::runtime::descriptor::Descriptor;
 use crate::runtime::handle::{self, ObjectId};
+use crate::runtime::shared_cpu;
 use crate::runtime::thread::ThreadId;
 use crate::runtime::wait::{self, Deadline, ThreadWait, WakeCause};
 
@@ -242,7 +243,7 @@ impl<P: Provider> Cno<P> {
         let budget = self.spin.begin(most);
         let end = wait::now() + u64::from(budget);
         loop {
-            wait::relax();
+            shared_cpu::relax();
             let mut next = self.poll_and_take(&polling, wait.token);
             if next.is_none() && self.changes() != polling.changes {
                 polling = self.polling(&self.inner.lock());

@@ -19,7 +19,8 @@ use super::event::Event;
 use crate::error::{Error, Result};
 use crate::provider::{Completion, CompletionQueue, Provider, ReceivedOp, Status, Work};
 use crate::runtime::empty_check::QueueCheck;
-use crate::runtime::sync::{MutexGuard, yield_now};
+use crate::runtime::shared_cpu;
+use crate::runtime::sync::MutexGuard;
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum PollResult {
@@ -148,8 +149,8 @@ impl<P: Provider> Evd<P> {
         inner
     }
 
-    /// Allows dequeues to detect without the lock that the EVD is empty. Has no effect if the polling thread is limited
-    /// to one CPU, because each dequeue must then count unsuccessful polls under the lock. Called when the EVD has no
+    /// Allows dequeues to detect without the lock that the EVD is empty. Has no effect if the polling thread shares its
+    /// only CPU, because each dequeue must then count unsuccessful polls under the lock. Called when the EVD has no
     /// event.
     #[inline(always)]
     pub(super) fn allow_empty_check(&self, inner: &EvdState<P>) {
@@ -169,7 +170,12 @@ impl<P: Provider> Evd<P> {
         }
         drop(inner);
         if must_yield {
-            yield_now();
+            let has_another_run = shared_cpu::yield_cpu();
+            if self.inner.lock().backoff.record_yield(has_another_run)
+                && let Some(check) = &self.empty_check
+            {
+                check.set_queued(true); // The next dequeues take the lock, so that they count polls.
+            }
         }
         Error::QueueEmpty
     }

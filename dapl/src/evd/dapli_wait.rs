@@ -14,6 +14,7 @@ use super::queue::{NotifyMode, WaitStatus};
 use crate::error::{Error, Result, State};
 use crate::provider::{CompletionQueue, Provider};
 use crate::runtime::handle::{self, ObjectId};
+use crate::runtime::shared_cpu;
 use crate::runtime::sync::MutexGuard;
 use crate::runtime::wait::{self, Deadline, ThreadWait, WakeCause};
 
@@ -89,7 +90,7 @@ impl<P: Provider> Evd<P> {
         let budget = self.spin.begin(most);
         let end = wait::now() + u64::from(budget);
         loop {
-            wait::relax();
+            shared_cpu::relax();
             let mut inner = self.lock();
             self.fetch(&mut inner, FetchMode::Poll);
             if inner.queue.check_wait(wait.token, false) != WaitStatus::TooFew {

@@ -22,6 +22,10 @@ use crate::runtime::sync::{AtomicPtr, AtomicU32, AtomicU64, Ordering, StaticMute
 /// Maximum number of connections that a check covers. An EVD with more connections takes the locks in each dequeue.
 pub const WATCHES: usize = 16;
 
+/// Out of this many dequeues that find nothing, one takes the locks, because it may have to yield the CPU
+/// (`SharedCpuBackoff`). A power of two.
+pub const LOCKED_POLL_INTERVAL: u32 = 1024;
+
 /// The words that dequeues of an EVD read; see the module documentation.
 #[derive(Debug)]
 #[repr(C, align(128))]
@@ -276,6 +280,7 @@ impl Poolable for EmptyCheck {
     fn clear(&self) {
         self.has_ready.store(0, Ordering::Relaxed);
         self.has_queued.store(1, Ordering::Relaxed);
+        self.polls.store(0, Ordering::Relaxed);
         self.nothing.clear();
         self.stale.clear();
         self.stale.set_wait(AwaitedProgress::Other);
@@ -298,7 +303,7 @@ impl EmptyCheck {
         if cfg!(loom) { create() } else { NEVER.get_or_init(create) }
     }
 
-    /// Whether a dequeue would certainly find no event.
+    /// Whether a dequeue would certainly find no event. Returns false in one of [`LOCKED_POLL_INTERVAL`] calls.
     ///
     /// Optimised for at most two connections, no outstanding requests, and few registers.
     #[inline(always)]
@@ -306,7 +311,9 @@ impl EmptyCheck {
         if self.passes.load(Ordering::Acquire) != 0 {
             return false;
         }
-        self.count_poll();
+        if self.count_poll().is_multiple_of(LOCKED_POLL_INTERVAL) {
+            return false;
+        }
         let [first, second] = [self.watch_at(0), self.watch_at(1)];
         if first.has_entry() || second.has_entry() {
             return false;
@@ -353,9 +360,12 @@ impl EmptyCheck {
         unsafe { &*self.watches[n].load(Ordering::Acquire) }
     }
 
+    /// Counts a poll, and returns the number of polls so far.
     #[inline(always)]
-    pub fn count_poll(&self) {
-        self.polls.store(self.polls.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+    pub fn count_poll(&self) -> u32 {
+        let polls = self.polls.load(Ordering::Relaxed).wrapping_add(1);
+        self.polls.store(polls, Ordering::Relaxed);
+        polls
     }
 
     /// Number of polls so far.

@@ -13,6 +13,7 @@ pub mod hazard;
 pub mod logger;
 pub mod mappings;
 pub mod pooled;
+pub(crate) mod shared_cpu;
 pub mod slot_queue;
 pub(crate) mod spin;
 pub mod sync;

@@ -5,13 +5,9 @@
 //! deferred. A sleep on a futex word runs in stack frames that own nothing, because glibc's forced unwinding passes
 //! through them. A thread that is cancelled leaves a `WaitMark` in its thread-local storage, whose destructor removes
 //! the waiter. The futex words are in the arena of handles, so they outlive the objects.
-//!
-//! The module also decides when a thread that polls without success pauses or yields its CPU (`relax`,
-//! [`SharedCpuBackoff`]).
 
 use std::cell::RefCell;
 use std::ffi::c_int;
-use std::sync::OnceLock;
 use std::sync::atomic::AtomicU64;
 
 use dat_abi::{DAT_RETURN, DAT_TIMEOUT, DAT_TIMEOUT_INFINITE};
@@ -83,83 +79,6 @@ pub fn now() -> u64 {
     // SAFETY: `time` is a writable timespec. The clock exists on every Linux, so the call cannot fail.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
-}
-
-/// Pauses between two polls: executes a pause instruction, or yields if the process had a single CPU at the first call,
-/// because the peer needs that CPU.
-pub fn relax() {
-    static MAY_SPIN: OnceLock<bool> = OnceLock::new();
-    if *MAY_SPIN.get_or_init(|| std::thread::available_parallelism().is_ok_and(|n| n.get() > 1)) {
-        std::hint::spin_loop();
-    } else {
-        std::thread::yield_now();
-    }
-}
-
-/// Makes a thread that is limited to one CPU call `sched_yield` after a few microseconds of unsuccessful polling,
-/// because the peer may need that CPU.
-#[derive(Debug, Default)]
-pub struct SharedCpuBackoff {
-    /// Number of unsuccessful polls since the last successful one.
-    unsuccessful: u32,
-    /// Number of polls until the next check of the CPU set.
-    until_check: u32,
-    /// Value of the caller's counter of polls at the last call.
-    polls: u32,
-    /// Whether the thread was limited to one CPU at the last check.
-    is_on_one_cpu: bool,
-}
-
-impl SharedCpuBackoff {
-    /// Number of unsuccessful polls before a yield. They take a few microseconds, enough for a peer on another CPU to
-    /// respond.
-    const YIELD_AFTER: u32 = 64;
-    /// Number of unsuccessful polls between yields. A program may poll several EVDs, of which one never has an event, or
-    /// memory into which the peer writes. If it yielded in each poll, its own work would be slower.
-    const YIELD_INTERVAL: u32 = 16;
-    /// Number of polls between checks of the CPU set. A check is a system call, and the set may change at any time.
-    const CHECK_INTERVAL: u32 = 1 << 12;
-
-    /// Counts one unsuccessful poll, or all polls since the last call if the caller passes its own counter of polls.
-    /// The first unsuccessful poll after a successful one counts as one, because the polls before it were successful,
-    /// or belong to a wait that was. Returns true if the caller should yield.
-    #[inline]
-    pub fn should_yield(&mut self, polls: Option<u32>) -> bool {
-        let polls = polls.unwrap_or(self.polls.wrapping_add(1));
-        let new = polls.wrapping_sub(self.polls).clamp(1, Self::CHECK_INTERVAL);
-        self.polls = polls;
-        self.unsuccessful = if self.unsuccessful == 0 { 1 } else { self.unsuccessful.saturating_add(new) };
-        if self.until_check <= new {
-            self.until_check = Self::CHECK_INTERVAL;
-            self.is_on_one_cpu = is_bound_to_one_cpu();
-        } else {
-            self.until_check -= new;
-        }
-        let must_yield = self.is_on_one_cpu && self.unsuccessful >= Self::YIELD_AFTER;
-        if must_yield {
-            self.unsuccessful = Self::YIELD_AFTER - Self::YIELD_INTERVAL;
-        }
-        must_yield
-    }
-
-    /// Whether the thread was limited to one CPU at the last check of the CPU set.
-    #[inline(always)]
-    pub fn shares_cpu(&self) -> bool {
-        self.is_on_one_cpu
-    }
-
-    /// Records that a poll was successful.
-    #[inline]
-    pub fn reset(&mut self) {
-        self.unsuccessful = 0;
-    }
-}
-
-/// Whether the calling thread may run on one CPU only.
-#[cold]
-fn is_bound_to_one_cpu() -> bool {
-    // Loom models have no CPUs.
-    cfg!(not(loom)) && rustix::thread::sched_getaffinity(None).is_ok_and(|cpus| cpus.count() == 1)
 }
 
 /// Returns a unique number for a wait.
@@ -379,35 +298,5 @@ mod tests {
         assert!(!Deadline::after(DAT_TIMEOUT_INFINITE).has_passed(u64::MAX));
         assert!(Deadline::after(0).has_passed(now()));
         assert!(!Deadline::after(DAT_TIMEOUT_INFINITE - 1).has_passed(now()));
-    }
-
-    #[test]
-    fn unsuccessful_polling_yields_the_only_cpu() {
-        let polls = |cpus: &rustix::thread::CpuSet| {
-            rustix::thread::sched_setaffinity(None, cpus).unwrap();
-            let mut backoff = SharedCpuBackoff::default();
-            let unsuccessful =
-                (0..4 * SharedCpuBackoff::YIELD_AFTER).filter(|_| backoff.should_yield(None)).count() as u32;
-            backoff.reset();
-            let yields_again = (1..SharedCpuBackoff::YIELD_AFTER).any(|_| backoff.should_yield(None));
-            backoff.reset();
-            (unsuccessful, yields_again || backoff.should_yield(Some(1000)))
-        };
-        // The CPU affinity is set in a thread of this test, so that other tests are not affected.
-        std::thread::spawn(move || {
-            let all = rustix::thread::sched_getaffinity(None).unwrap();
-            let mut one = rustix::thread::CpuSet::new();
-            one.set((0..rustix::thread::CpuSet::MAX_CPU).find(|n| all.is_set(*n)).unwrap());
-            assert_eq!(
-                polls(&one),
-                (1 + 3 * SharedCpuBackoff::YIELD_AFTER / SharedCpuBackoff::YIELD_INTERVAL, false),
-                "does not yield in each poll, nor directly after a successful one"
-            );
-            if all.count() > 1 {
-                assert_eq!(polls(&all), (0, false));
-            }
-        })
-        .join()
-        .unwrap();
     }
 }

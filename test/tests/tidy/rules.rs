@@ -38,7 +38,7 @@ const DAPL: &[&[&str]] = &[
     &["runtime/handle"],
     &["provider", "libdat"],
     &["ffi", "runtime/wait", "runtime/thread", "runtime/consumer_memory", "runtime/descriptor"],
-    &["runtime/logger", "runtime/mappings"],
+    &["runtime/logger", "runtime/mappings", "runtime/shared_cpu"],
     &["runtime/timer", "stats/counters", "stats/publication"],
     &["stats/trace"],
     &["ia"],

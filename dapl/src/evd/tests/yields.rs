@@ -2,16 +2,13 @@
 //! after it has dequeued an event.
 
 use super::*;
+use crate::runtime::shared_cpu::tests::use_one_cpu;
 
 #[test]
 fn dequeue_that_empties_an_evd_does_not_yield() {
-    // A dequeue yields only in a thread that may use one CPU, which the peer may need. Affinity belongs to a thread, so
-    // this function runs in a thread of its own.
+    // Affinity belongs to a thread, so this function runs in a thread of its own.
     let yields_after = |evd: Evh, take: &(dyn Fn(Evh) + Sync)| {
-        let mut one = rustix::thread::CpuSet::new();
-        let all = rustix::thread::sched_getaffinity(None).unwrap();
-        one.set((0..rustix::thread::CpuSet::MAX_CPU).find(|n| all.is_set(*n)).unwrap());
-        rustix::thread::sched_setaffinity(None, &one).unwrap();
+        use_one_cpu();
         let object = evd.object();
         while !object.inner.lock().backoff.should_yield(None) {}
         take(evd);

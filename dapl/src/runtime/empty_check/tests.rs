@@ -54,6 +54,13 @@ fn empty_check_reports_not_empty_if_any_watched_word_shows_work() {
 }
 
 #[test]
+fn empty_check_reports_not_empty_in_one_of_1024_calls() {
+    let (check, _watches) = checked(1);
+    let locked: Vec<_> = (1..=3000).filter(|_| !check.is_empty()).collect();
+    assert_eq!(locked, [LOCKED_POLL_INTERVAL, 2 * LOCKED_POLL_INTERVAL]);
+}
+
+#[test]
 fn empty_check_reports_not_empty_if_a_consumed_count_exceeds_the_known() {
     let (check, watches) = checked(2);
     let (watch, taken) = (&watches[1].0, ring());
