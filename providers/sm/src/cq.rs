@@ -12,7 +12,7 @@
 mod active;
 mod writer;
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
 use dapl::error::Result;
@@ -32,6 +32,8 @@ use crate::engine::jobs::{EngineQueueClient, Job, Jobs};
 
 /// If more connections than this are in the list of a completion queue, idle connections are removed from it.
 const MAX_IDLE_POLLED: usize = 16;
+/// Number of successive polls that find a completion in the list, after which the consumer counts as polling again.
+const READY_POLLS: u32 = 64;
 
 /// A completion queue. Dropping it removes its connections from its list.
 pub struct Cq(pub(crate) Arc<CqCore>);
@@ -46,6 +48,8 @@ pub(crate) struct CqCore {
     active: Mutex<ActiveList>,
     /// Whether a consumer polls the queue, so that its connections need no wake-ups.
     polled: AtomicBool,
+    /// Number of polls that have found a completion in the list, since the queue was armed or stopped being polled.
+    ready_polls: AtomicU32,
     /// Whether the engine calls `tick` for this queue every tick.
     watched: AtomicBool,
     /// Whether the queue was dropped, so that it accepts no connections.
@@ -64,6 +68,7 @@ impl Cq {
             sink,
             active: Mutex::default(),
             polled: AtomicBool::new(false),
+            ready_polls: AtomicU32::new(0),
             watched: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             spin,
@@ -151,9 +156,18 @@ impl CqCore {
         polled.iter().for_each(|conn| conn.serve());
     }
 
+    /// Whether a poll that has found a completion in the list must poll the connections too. It must after many such
+    /// polls, because their wake-up flags are set as long as the consumer does not count as polling. If the consumer
+    /// sleeps between its polls, it arms the queue, and the count begins again.
+    #[inline(always)]
+    fn must_poll_after_ready(&self) -> bool {
+        !self.polled.load(Ordering::Relaxed) && self.ready_polls.fetch_add(1, Ordering::Relaxed) >= READY_POLLS
+    }
+
     #[cold]
     fn begin_polling(self: &Arc<Self>, active: &[ActiveConnection]) {
         self.polled.store(true, Ordering::SeqCst);
+        self.ready_polls.store(0, Ordering::Relaxed);
         active.iter().for_each(|active| active.conn.clear_wake_flags());
         if !self.watched.swap(true, Ordering::SeqCst) {
             self.jobs.push(Job::Watch(self.clone()));
@@ -217,12 +231,13 @@ impl Drop for Cq {
 
 impl CompletionQueue for Cq {
     fn poll(&self, out: &mut [Completion]) -> usize {
-        let taken = self.ready(out);
-        if taken > 0 {
-            return taken;
-        }
         let cq = &self.0;
         cq.empty_check.count_poll();
+        let taken = self.ready(out);
+        if taken > 0 && !cq.must_poll_after_ready() {
+            return taken;
+        }
+        let out = &mut out[taken..];
         let mut filled = 0;
         if let Some(mut active) = cq.active.try_lock() {
             let mut writer = CompletionWriter { poller: Some((cq, out)), filled: 0 };
@@ -245,10 +260,10 @@ impl CompletionQueue for Cq {
             // which must add connections to the list.
             MutexGuard::unlock_fair(active);
         }
-        if filled == 0 {
+        if taken + filled == 0 {
             cq.await_engine_passes();
         }
-        filled + self.ready(&mut out[filled..])
+        taken + filled + self.ready(&mut out[filled..])
     }
 
     #[inline(always)]
@@ -272,6 +287,7 @@ impl CompletionQueue for Cq {
         let cq = &self.0;
         Ok(cq.ready.arm(|| {
             cq.polled.store(false, Ordering::SeqCst);
+            cq.ready_polls.store(0, Ordering::Relaxed);
             cq.serve_active();
         }))
     }

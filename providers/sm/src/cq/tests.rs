@@ -2,8 +2,6 @@
 //! busy connection does not delay the others, and the empty check watches all polled connections.
 #![forbid(unsafe_code)]
 
-use std::sync::atomic::AtomicU32;
-
 use dapl::runtime::empty_check::{AwaitedProgress, QueueCheck, RingWatch};
 use dapl::runtime::sync::AtomicPtr;
 
@@ -15,6 +13,7 @@ struct FakeConnection {
     polled: AtomicU32,
     /// Whether each poll fills the poller's array. Otherwise a connection has one completion after [`Self::fill`].
     is_endless: bool,
+    has_wake_flags: AtomicBool,
     watch: Pooled<RingWatch>,
 }
 
@@ -22,7 +21,13 @@ impl FakeConnection {
     fn new(cq: &Cq, is_endless: bool) -> Arc<Self> {
         let watch = Pooled::<RingWatch>::take();
         watch.set_wait(if is_endless { AwaitedProgress::Other } else { AwaitedProgress::Nothing });
-        Arc::new(FakeConnection { cq: cq.0.clone(), polled: AtomicU32::new(0), is_endless, watch })
+        Arc::new(FakeConnection {
+            cq: cq.0.clone(),
+            polled: AtomicU32::new(0),
+            is_endless,
+            has_wake_flags: true.into(),
+            watch,
+        })
     }
 
     /// Creates an active connection without a completion.
@@ -64,7 +69,9 @@ impl PolledConnection for FakeConnection {
     fn has_unread(&self) -> bool {
         false
     }
-    fn clear_wake_flags(&self) {}
+    fn clear_wake_flags(&self) {
+        self.has_wake_flags.store(false, Ordering::Relaxed);
+    }
     fn serve(&self) {}
     fn stop_polling(&self) {}
 }
@@ -110,6 +117,31 @@ fn polls_of_many_connections_find_every_completion_in_turn() {
     }
     conns.iter().for_each(|conn| conn.fill());
     assert_eq!((0..8).map(|_| poll()).collect::<Vec<_>>(), [16, 16, 16, 16, 16, 16, 4, 0]);
+}
+
+#[test]
+fn consumer_that_always_finds_completions_counts_as_polling() {
+    let cq = Cq::new(Weak::<NoWaiter>::new(), Arc::new(Jobs::new().unwrap()), 0);
+    let conn = FakeConnection::idle(&cq);
+    let mut out = [Completion::default(); 16];
+    let mut polls_until_polling = || {
+        let poll = |_: &u32| {
+            cq.0.push(Completion::default());
+            assert_eq!(cq.poll(&mut out), 1);
+            cq.0.is_polled()
+        };
+        (1..1000).find(poll)
+    };
+    assert_eq!(polls_until_polling(), Some(READY_POLLS + 1));
+    assert!(!conn.has_wake_flags.load(Ordering::Relaxed), "the peer sends no wake-ups");
+    // The polls count for the engine's tick.
+    let mut last = 0;
+    assert!(cq.0.tick(&mut last) && polls_until_polling() == Some(1) && cq.0.tick(&mut last));
+    assert!(!cq.0.tick(&mut last) && !cq.0.is_polled(), "no poll since the last tick");
+    assert_eq!(polls_until_polling(), Some(READY_POLLS + 1));
+    assert!(cq.arm(ArmMode::All).unwrap() && !cq.0.is_polled());
+    cq.disarm();
+    assert_eq!(polls_until_polling(), Some(READY_POLLS + 1), "after an arm");
 }
 
 #[test]
