@@ -8,11 +8,12 @@
 //! - A page that was found usable counts as usable until the current time slot ends. A slot has 2^19 ticks of the time
 //!   stamp counter on x86-64, or 0.5 ms elsewhere (`slot`). A table has one word per page. A copy of recently used
 //!   memory reads only that word.
-//! - The kernel (`process_vm_readv` on this process) makes the first two copies in a slot that use unrecorded pages, if
-//!   each has at most 16 KiB. With these copies, the memory cannot change between check and use. Only the pages of the
-//!   range are recorded.
-//! - A program that uses many pages in a slot would need a system call for each copy. So after these two copies, one
-//!   check covers the 256 KiB blocks around the range, as far as they belong to its registration.
+//! - The kernel (`process_vm_readv` on this process) makes the first two copies in a slot that use unrecorded pages and
+//!   have at most 16 KiB. With these copies, the memory cannot change between check and use. Only the pages of the range
+//!   are recorded.
+//! - A program that uses many pages in a slot would need a system call for each copy. So after these two copies, and for
+//!   longer copies, one check covers the 256 KiB blocks around the range, as far as they belong to its registration, or
+//!   all of a registration that is not longer than a block.
 //! - Ranges longer than 512 KiB are checked each time, and nothing is recorded.
 //!
 //! Limits of the method: an access still faults if the memory is unmapped within the slot of its last check, or between
@@ -52,7 +53,7 @@ const SMALL_REGION: u64 = 2 << PAGE_BITS;
 
 /// Each word records a usable page, the slot in which it was checked, and whether it may be written.
 static TABLE: [AtomicU64; TABLE_LEN] = [const { AtomicU64::new(0) }; TABLE_LEN];
-/// The current slot, and the number of copies of unrecorded pages in this slot.
+/// The current slot, and the number of copies of unrecorded pages in this slot that had at most [`KERNEL_MAX`] bytes.
 static MISSES: AtomicU64 = AtomicU64::new(0);
 
 const _: () = assert!(SLOT_MASK <= u32::MAX as u64);
@@ -336,7 +337,7 @@ fn cache_pages(region: Region, slot: u64, direction: Direction) {
     }
 }
 
-/// Counts a copy of unrecorded pages. Returns true for the first [`MAX_KERNEL_COPIES`] in a slot.
+/// Counts a copy of unrecorded pages that has at most [`KERNEL_MAX`] bytes. Returns true for the first [`MAX_KERNEL_COPIES`] in a slot.
 fn count_miss(slot: u64) -> bool {
     let seen = MISSES.load(Ordering::Relaxed);
     let count = if seen >> 32 == slot { seen & 0xFFFF } else { 0 };
@@ -359,9 +360,9 @@ unsafe fn copy_checked(
     let range = Region { address, length: length as u64 };
     let slot = slot();
     let is_short = length <= MAX_CACHED_CHECK_BYTES;
-    if is_short && count_miss(slot) {
+    if length <= KERNEL_MAX && count_miss(slot) {
         // SAFETY: the caller guarantees the same conditions.
-        if length <= KERNEL_MAX && unsafe { copy_by_kernel(direction, range, buffer, registration.checker.pid) } {
+        if unsafe { copy_by_kernel(direction, range, buffer, registration.checker.pid) } {
             cache_pages(range, slot, direction);
             return true;
         }
@@ -400,11 +401,14 @@ unsafe fn copy_directly(direction: Direction, address: u64, buffer: *mut u8, len
     }
 }
 
-/// Returns the blocks that contain a range, limited to its registration.
+/// Returns the blocks that contain a range, limited to its registration, or the whole registration if it is short.
 fn around(range: Region, registration: Region) -> Region {
     let (last, end) = (range.address + range.length, registration.address.saturating_add(registration.length));
     if range.address < registration.address || last > end {
         return range; // the memory was deregistered, so the registration is empty or another one
+    }
+    if registration.length <= BLOCK {
+        return registration;
     }
     let from = (range.address & !(BLOCK - 1)).max(registration.address);
     Region { address: from, length: last.next_multiple_of(BLOCK).min(end) - from }

@@ -207,6 +207,8 @@ fn checked_block_is_limited_to_the_registration() {
     assert_eq!(around(region(all.address, 1), all), region(all.address, BLOCK - 100));
     assert_eq!(around(region(BLOCK * 12, 8), all), region(BLOCK * 12, BLOCK));
     assert_eq!(around(region(BLOCK * 12 - 1, 2), all), region(BLOCK * 11, 2 * BLOCK));
+    let short = region(BLOCK * 10 - 100, BLOCK);
+    assert_eq!(around(region(BLOCK * 10, 8), short), short, "a short registration is checked as a whole");
     let end = all.address + all.length;
     assert_eq!(around(region(end - 1, 1), all), region(BLOCK * 13, 100));
     assert_eq!(
