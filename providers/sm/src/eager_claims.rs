@@ -90,11 +90,6 @@ impl EagerClaims<'_> {
         self.peer.word(CLAIMED_OFFSET).load(Ordering::Relaxed) > slot
     }
 
-    /// Whether the initiator has copied the write in this slot.
-    pub(crate) fn is_copied(&self, slot: u64) -> bool {
-        self.is_reclaimed(slot) && self.decision(slot) == Claim::Copied
-    }
-
     /// Whether a claim of the write in this slot would still be pending.
     pub(crate) fn is_pending(&self, slot: u64) -> bool {
         self.is_reclaimed(slot) && self.decision(slot) == Claim::Pending
@@ -117,18 +112,6 @@ impl EagerClaims<'_> {
         // Release, for the Acquire in `decision`: a target that sees the decision also sees `first`.
         self.local.word(DECIDED_OFFSET).store(end, Ordering::Release);
         Some(LastReclaim { first, end })
-    }
-
-    /// Reports that the initiator has copied the write in this slot, although the target has claimed it: the target has
-    /// returned it, and waits. Earlier writes are complete. `last`: the last reclaim, which may include later slots.
-    pub(crate) fn take_back(&self, slot: u64, last: LastReclaim) -> LastReclaim {
-        let end = last.end.max(slot + 1);
-        self.local.word(FIRST_OFFSET).store(slot, Ordering::Relaxed);
-        // Release, for the Acquire in `decision`: the bytes were written before the target goes on to the next slot.
-        self.local.word(COPIED_OFFSET).store(slot + 1, Ordering::Release);
-        self.local.word(DECIDED_OFFSET).store(end, Ordering::Release);
-        self.local.word(RECLAIMED_OFFSET).store(end, Ordering::Release);
-        LastReclaim { first: slot, end }
     }
 
     /// Reports that the initiator has copied the reclaimed writes in the slots below `slot`. It leaves the other ones to
@@ -177,25 +160,6 @@ mod tests {
         let last = initiator.report_copied(8, last);
         assert_eq!((last.first, last.end), (6, 8));
         assert_eq!((target.claim(6), target.claim(7), target.claim(8)), (Claim::Copied, Claim::Copied, Claim::Granted));
-    }
-
-    #[test]
-    fn returned_write_is_copied_by_the_initiator() {
-        let (target_page, initiator_page) = control_pages();
-        let target = EagerClaims { local: &target_page, peer: &initiator_page };
-        let initiator = EagerClaims { local: &initiator_page, peer: &target_page };
-        assert!(!initiator.is_claimed_by_peer(0));
-        assert_eq!((target.claim(0), target.is_copied(0)), (Claim::Granted, false));
-        assert!(initiator.is_claimed_by_peer(0) && !initiator.is_claimed_by_peer(1));
-        let last = initiator.take_back(0, LastReclaim::default());
-        assert_eq!((last.first, last.end), (0, 1));
-        assert_eq!((target.is_copied(0), target.is_copied(1), target.claim(1)), (true, false, Claim::Granted));
-        // The last reclaim included later writes, which are not copied yet.
-        let last = initiator.take_back(1, LastReclaim { first: 2, end: 4 });
-        assert_eq!((last.first, last.end), (1, 4));
-        assert_eq!((target.is_copied(1), target.claim(2), target.claim(4)), (true, Claim::Pending, Claim::Granted));
-        let last = initiator.report_copied(4, last);
-        assert_eq!((last.end, target.claim(3)), (4, Claim::Copied));
     }
 
     #[test]

@@ -13,10 +13,6 @@ pub(crate) const INLINE: usize = SLOT - 16;
 /// A cache line: the unit of the message and RMA buffers (SM-12).
 pub(crate) const LINE: usize = 64;
 
-/// Maximum length in bytes of a delegated part of a write: long enough that the fixed cost of a copy by the kernel is
-/// small, and short enough that both processes finish at about the same time.
-pub(crate) const MAX_PART_BYTES: u64 = 128 << 10;
-
 /// Types of ring words. No type has the value 0, so that zeroed memory contains no message.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(u8)]
@@ -27,8 +23,8 @@ pub(crate) enum MessageKind {
     RmaWrite = 2,
     /// The sender's RMA buffer has space for a fragment. The target must copy its memory into that space.
     RmaRead = 3,
-    /// Response to an RMA fragment, an eager write or a delegated part. `aux` is the line number of the fragment, or the
-    /// low half of the slot number. The length field is a status.
+    /// Response to an RMA fragment or a part of an eager write. `aux` is the line number of the fragment, or the low half
+    /// of the slot number. The length field is a status.
     RmaAck = 4,
     /// Negative response to a send that could not be delivered. The length field is a status.
     SendNak = 5,
@@ -49,12 +45,10 @@ pub(crate) enum MessageKind {
     Atomic = 11,
     /// Response to an atomic operation. The length field is a status, the first word of the body the previous value.
     AtomicAck = 12,
-    /// An RDMA write that the target copies, unless the initiator reclaims it ([`EagerWrite`]). The payload follows the
-    /// body in the slot, or starts at line `aux` of the sender's RMA buffer. The length field is its length in bytes.
+    /// A part of an RDMA write that the target copies, unless the initiator reclaims it ([`EagerWrite`]). The payload
+    /// follows the body in the slot, or starts at line `aux` of the sender's RMA buffer. The length field is its length in
+    /// bytes.
     EagerWrite = 13,
-    /// A part of an RDMA write that the target copies from the initiator's memory, unless the initiator reclaims it
-    /// ([`DelegatedWrite`]). The length field is its length in bytes.
-    DelegatedWrite = 14,
 }
 
 /// A ring word: type, flags, length.
@@ -120,7 +114,6 @@ impl Header {
             11 => MessageKind::Atomic,
             12 => MessageKind::AtomicAck,
             13 => MessageKind::EagerWrite,
-            14 => MessageKind::DelegatedWrite,
             _ => return None,
         };
         Some(Header {
@@ -232,7 +225,7 @@ impl AtomicRequest {
     }
 }
 
-/// Body of a slot that contains an eager write.
+/// Body of a slot that contains a part of an eager write.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct EagerWrite {
     /// Address at the target.
@@ -255,31 +248,6 @@ impl EagerWrite {
     /// Decodes the body; `None` for a key of more than 32 bits.
     pub(crate) fn decode([address, key]: [u64; Self::WORDS]) -> Option<Self> {
         Some(EagerWrite { address, key: u32::try_from(key).ok()? })
-    }
-}
-
-/// Body of a slot that contains a delegated part of an RDMA write.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct DelegatedWrite {
-    /// Address at the target.
-    pub(crate) address: u64,
-    /// Remote key at the target.
-    pub(crate) key: u32,
-    /// Local key at the initiator.
-    pub(crate) source_key: u32,
-    /// Address at the initiator.
-    pub(crate) source_address: u64,
-}
-
-impl DelegatedWrite {
-    pub(crate) const WORDS: usize = 3;
-
-    pub(crate) fn encode(&self) -> [u64; Self::WORDS] {
-        [self.address, u64::from(self.key) | u64::from(self.source_key) << 32, self.source_address]
-    }
-
-    pub(crate) fn decode([address, keys, source_address]: [u64; Self::WORDS]) -> Self {
-        DelegatedWrite { address, key: keys as u32, source_key: (keys >> 32) as u32, source_address }
     }
 }
 
@@ -397,12 +365,6 @@ mod tests {
         let write = EagerWrite { address: u64::MAX, key: u32::MAX };
         assert_eq!(EagerWrite::decode(write.encode()), Some(write));
         assert_eq!(EagerWrite::decode([0, 1 << 32]), None);
-    }
-
-    #[test]
-    fn delegated_writes_round_trip() {
-        let write = DelegatedWrite { address: u64::MAX, key: u32::MAX, source_key: 1, source_address: u64::MAX - 1 };
-        assert_eq!(DelegatedWrite::decode(write.encode()), write);
     }
 
     #[test]

@@ -44,10 +44,8 @@ pub(crate) enum ConnectionFault {
 pub(crate) const NAK_ACCESS: u32 = 6;
 /// The receive of a send is too short, or its memory is not mapped or not registered.
 pub(crate) const NAK_RESPONDER: u32 = 7;
-/// The memory of a send, or of a delegated part of a write, is not mapped or not registered.
+/// The memory of a send is not mapped or not registered.
 pub(crate) const NAK_SOURCE: u32 = 8;
-/// The kernel denies the copy of a delegated part of a write to the target, so the initiator must copy it.
-pub(crate) const NAK_DENIED: u32 = 9;
 
 /// The use of a shared receive queue by a queue pair: the queue, the token of its receives, and the waiter.
 pub(crate) type QpSrq = dapl_software::srq::SrqUser<dyn SrqWaiter, Job>;

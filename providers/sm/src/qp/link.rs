@@ -5,7 +5,7 @@
 //! numbers of consumed slots, the wake-up flags, the keys of copies in progress, copy jobs (`delegation`), claims of
 //! eager writes (`eager_claims`), staging copies, the recall of rendezvous offers, a refused access of this process,
 //! and the end of the connection. It also publishes whether this process can copy by cross-memory attach, and whether
-//! it supports extension operations, eager writes and delegated writes.
+//! it supports extension operations and eager writes.
 #![forbid(unsafe_code)]
 
 use std::os::fd::OwnedFd;
@@ -56,8 +56,6 @@ const REFUSED: usize = 1160;
 const EXTENSIONS: u64 = 1;
 /// Feature bit of [`CAPABILITIES`]: eager writes.
 const EAGER_WRITES: u64 = 2;
-/// Feature bit of [`CAPABILITIES`]: delegated parts of long writes.
-const DELEGATED_WRITES: u64 = 4;
 
 /// Access rights that the kinds of operation in [`REFUSED`] need. The first right belongs to kind 1.
 const REFUSED_RIGHTS: [AccessRight; 3] = [AccessRight::RemoteWrite, AccessRight::RemoteRead, AccessRight::RemoteAtomic];
@@ -206,7 +204,7 @@ impl ConnectionMemory {
     pub(crate) fn create(id: u32, conn: ConnId, geometry: Geometry) -> Result<(ConnectionMemory, [OwnedFd; 2])> {
         let (area, area_fd) = SharedMapping::create("dapl-sm-rings", geometry.area_len(), true)?;
         let (rma, rma_fd) = SharedMapping::create("dapl-sm-rma", geometry.rma_len(), false)?;
-        area.word(CAPABILITIES).store(EXTENSIONS | EAGER_WRITES | DELEGATED_WRITES, Ordering::Relaxed);
+        area.word(CAPABILITIES).store(EXTENSIONS | EAGER_WRITES, Ordering::Relaxed);
         let link = ConnectionMemory {
             id,
             conn,
@@ -250,11 +248,6 @@ impl ConnectionMemory {
     /// Whether writes to the peer may be eager. Both processes must execute `membarrier`, because a claim has no fence.
     pub(crate) fn has_eager_writes(&self) -> bool {
         self.has_capability(EAGER_WRITES) && self.peer_side().is_some_and(|t| t.membarrier)
-    }
-
-    /// Whether the peer supports delegated parts of long writes.
-    pub(crate) fn has_delegated_writes(&self) -> bool {
-        self.has_capability(DELEGATED_WRITES)
     }
 
     fn has_capability(&self, feature: u64) -> bool {

@@ -94,9 +94,6 @@ pub(crate) struct RxRings {
     pub(crate) waits_for_receive: bool,
     /// Whether the next request is an eager write that the initiator has reclaimed and not copied yet.
     waits_for_initiator: bool,
-    /// Slot of the delegated part that this process cannot copy: the kernel denies the copy, and the initiator copies
-    /// the part instead, or the initiator's memory is missing, and the connection ends.
-    returned_part: Option<u64>,
     /// Number of consumed requests that was last published to the peer.
     reported: u64,
 }
@@ -119,7 +116,6 @@ impl RxRings {
             staged,
             waits_for_receive: false,
             waits_for_initiator: false,
-            returned_part: None,
             reported: 0,
             link,
         })
@@ -133,12 +129,10 @@ impl RxRings {
             && !self.must_wait_for_initiator()
     }
 
-    /// Whether the next request is an eager write, or a delegated part, that the initiator is still copying.
+    /// Whether the next request is an eager write that the initiator is still copying.
     fn must_wait_for_initiator(&self) -> bool {
-        let slot = self.requests.consumed();
-        let Some(claims) = self.link.eager_claims() else { return false };
-        self.waits_for_initiator && claims.is_pending(slot)
-            || self.returned_part == Some(slot) && !claims.is_copied(slot)
+        let is_pending = || self.link.eager_claims().is_some_and(|claims| claims.is_pending(self.requests.consumed()));
+        self.waits_for_initiator && is_pending()
     }
 
     /// Called when the connection ends: withdraws the copy job, and publishes the final number of consumed requests.
@@ -243,9 +237,6 @@ impl Rx {
                     rings.process_fragment(context, header).inspect(|_| answered = true)
                 }
                 MessageKind::EagerWrite => rings.process_eager_write(context, header).inspect(|done| answered |= *done),
-                MessageKind::DelegatedWrite => {
-                    rings.process_delegated_write(context, header).inspect(|done| answered |= *done)
-                }
                 MessageKind::Offer => rings.fetch(&mut delivery),
                 MessageKind::WriteImmediate => rings.notify(&mut delivery),
                 MessageKind::Atomic => rings.execute(context).inspect(|_| answered = true),

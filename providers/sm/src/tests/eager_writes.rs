@@ -8,6 +8,7 @@ use super::invalid_data::forge_fragment;
 use super::long_sends::{PLENTY, allow, copies};
 use super::*;
 use crate::cq::PolledConnection;
+use crate::proto::handshake::Geometry;
 use crate::proto::message::{EagerWrite, Header, LINE, MessageKind};
 
 /// Lengths of the writes in bytes: one is in its slot, the other in the RMA buffer.
@@ -181,8 +182,7 @@ fn later_operations_do_not_overtake_eager_writes() {
             pair.qps.0.0.permit_eager_writes(true);
             assert_eq!(pair.sides[0].cq.poll(&mut [Completion::default()]), 0);
             post_write(&pair, LENGTHS[round as usize % 2], 1);
-            // The second operation is too long for an eager write, is eager too, or reads what the first one has
-            // written.
+            // The second operation is a longer write, a short write, or reads what the first one has written.
             let (op, second) = match round / 2 % 3 {
                 0 => (Op::Write(pair.remote(0)), pair.local(100, 8192)),
                 1 => (Op::Write(pair.remote(0)), pair.local(100, 8)),
@@ -331,7 +331,7 @@ fn invalid_eager_write_ends_the_connection() {
         ("more bytes than a slot has", header(true, EagerWrite::INLINE as u32 + 1), 0, key),
         ("no bytes", header(true, 0), 0, key),
         ("a line outside the buffer", header(false, 8), u32::MAX, key),
-        ("bytes outside the buffer", header(false, 4096), (132 << 10) / LINE as u32 - 1, key),
+        ("bytes outside the buffer", header(false, 4096), Geometry::LOCAL.rma_len() as u32 / LINE as u32 - 1, key),
         ("a key of 33 bits", header(true, 8), 0, key | 1 << 32),
     ];
     for (n, (what, header, aux, key)) in invalid.into_iter().enumerate() {

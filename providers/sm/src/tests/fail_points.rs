@@ -60,8 +60,6 @@ pub(crate) enum Point {
     TargetCopied,
     EagerClaimed,
     EagerReclaimed,
-    WriteDelegated,
-    PartClaimed,
     // Points of the end of a connection, and of the removal of end point directories.
     MarkedEnded,
     Leaving,

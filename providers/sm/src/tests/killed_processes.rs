@@ -197,14 +197,6 @@ fn kill_during_an_eager_write_gives_one_event() {
 }
 
 #[test]
-fn kill_during_a_delegated_write_gives_one_event() {
-    for point in [WriteDelegated, PartClaimed] {
-        dies_connecting(point, 0, &[]);
-        dies_listening(point, 0, &[]);
-    }
-}
-
-#[test]
 fn kill_during_disconnect_gives_one_event() {
     dies_as("parts", MarkedEnded, 0, &[]);
 }

@@ -1,20 +1,16 @@
 //! RDMA operations of the peer that this process copies. Checks the access, copies between the registered memory and
-//! the peer's ring, RMA buffer or memory, and sends the response (SM-20, SM-21, SM-27, SM-28).
+//! the peer's ring or RMA buffer, and sends the response (SM-20, SM-21, SM-27).
 
 use std::sync::atomic::Ordering;
 
-use dapl::provider::Remote;
 use dapl_software::memory::rights::AccessRight;
 use dapl_software::memory::user_copy;
 
 use super::RxRings;
 use crate::eager_claims::Claim;
-use crate::memory::cma::{CopyError, Direction};
 use crate::memory::regions::AccessTarget;
-use crate::proto::message::{DelegatedWrite, EagerWrite, Fragment, Header, LINE, MAX_PART_BYTES, MessageKind};
-use crate::qp::context::{ConnectionFault, NAK_ACCESS, NAK_DENIED, NAK_SOURCE, QpContext};
-use crate::qp::link::WAKE_ON_PROGRESS;
-use crate::qp::single_copy::SingleCopy;
+use crate::proto::message::{EagerWrite, Fragment, Header, LINE, MessageKind};
+use crate::qp::context::{ConnectionFault, NAK_ACCESS, QpContext};
 
 const EARLY: ConnectionFault = ConnectionFault::InvalidData("data before the set-up was complete");
 
@@ -44,7 +40,10 @@ impl RxRings {
     /// Processes an eager write: claims it, copies its payload to local memory, and sends the response. If the
     /// initiator has reclaimed the write, waits until the initiator has copied it, and sends no response.
     pub(super) fn process_eager_write(&mut self, context: &QpContext, header: Header) -> Result<bool, ConnectionFault> {
-        let (slot, claim) = self.claim_next(context)?;
+        context.watch.set_carried_ack(self.requests.fields().ack);
+        let slot = self.requests.consumed();
+        let claim = self.link.eager_claims().ok_or(EARLY)?.claim(slot);
+        self.waits_for_initiator = claim == Claim::Pending;
         if claim != Claim::Granted {
             return Ok(claim == Claim::Copied);
         }
@@ -64,70 +63,6 @@ impl RxRings {
             .ok_or(ConnectionFault::InvalidData("an eager write outside its slot and its RMA buffer"))?;
         let fragment = Fragment { key, length: header.length, address, origin: 0, cookie: 0 };
         self.copy_for_peer(context, fragment, payload.cast_mut(), AccessRight::RemoteWrite, slot as u32)
-    }
-
-    /// Claims the eager write, or the delegated part, in the next slot. Returns the index of the slot, and which process
-    /// copies.
-    #[inline(always)]
-    fn claim_next(&mut self, context: &QpContext) -> Result<(u64, Claim), ConnectionFault> {
-        context.watch.set_carried_ack(self.requests.fields().ack);
-        let slot = self.requests.consumed();
-        let claim = self.link.eager_claims().ok_or(EARLY)?.claim(slot);
-        self.waits_for_initiator = claim == Claim::Pending;
-        Ok((slot, claim))
-    }
-
-    /// Processes a delegated part of a write as [`Self::process_eager_write`] does, but copies from the initiator's
-    /// memory. If the kernel denies this copy, returns the part to the initiator, and waits until the initiator has
-    /// copied it.
-    pub(super) fn process_delegated_write(
-        &mut self,
-        context: &QpContext,
-        header: Header,
-    ) -> Result<bool, ConnectionFault> {
-        if let Some(slot) = self.returned_part.filter(|slot| *slot == self.requests.consumed()) {
-            return Ok(self.link.eager_claims().ok_or(EARLY)?.is_copied(slot));
-        }
-        let (slot, claim) = self.claim_next(context)?;
-        if claim != Claim::Granted {
-            return Ok(claim == Claim::Copied);
-        }
-        fail_point!(PartClaimed);
-        let write = DelegatedWrite::decode(self.requests.payload_words());
-        if header.length == 0 || u64::from(header.length) > MAX_PART_BYTES {
-            return Err(ConnectionFault::InvalidData("a delegated part of invalid length"));
-        }
-        let DelegatedWrite { address, key, .. } = write;
-        let length = u64::from(header.length);
-        let status = match self.copy_part(context, &write, length) {
-            Ok(()) => 0,
-            Err(CopyError::PeerExited) => return Ok(false), // The connection ends soon.
-            Err(CopyError::Denied) => {
-                self.returned_part = Some(slot);
-                self.send_response(Header::plain(MessageKind::RmaAck, NAK_DENIED), slot as u32)?;
-                self.link.wake_if_flagged(WAKE_ON_PROGRESS);
-                return Ok(false);
-            }
-            Err(CopyError::RemoteMemory) => {
-                self.returned_part = Some(slot); // The initiator ends the connection.
-                NAK_SOURCE
-            }
-            Err(CopyError::LocalMemory) => NAK_ACCESS,
-        };
-        let right = AccessRight::RemoteWrite;
-        self.respond(context, status, slot as u32, &AccessTarget { key, pd: context.pd, address, length, right })
-    }
-
-    /// Copies a delegated part from the initiator's memory to local memory.
-    fn copy_part(&self, context: &QpContext, write: &DelegatedWrite, length: u64) -> Result<(), CopyError> {
-        let copier = SingleCopy::by_receiver(&context.regions, &self.link).ok_or(CopyError::PeerExited)?;
-        let ids = (context.pd, context.domain.number());
-        let held = context.regions.acquire_for_peer(write.key, ids, write.address, length, AccessRight::RemoteWrite);
-        let (_guard, address) = held.map_err(|_| CopyError::LocalMemory)?;
-        let source = Remote { key: write.source_key, address: write.source_address };
-        let source = copier.side.target(source, length, AccessRight::LocalRead);
-        // SAFETY: the bytes are in local memory that is registered for writes of the peer, and `_guard` marks it in use.
-        unsafe { copier.copy_buffer(Direction::Read, address, &source) }
     }
 
     /// Copies between registered memory and a buffer of the peer, and sends the response. `right`: the access that the

@@ -1,5 +1,6 @@
-//! Eager writes: short RDMA writes that the target copies, when its program polls. The payload is in the ring or in the
-//! RMA buffer. This takes a fraction of the time of a copy by the kernel.
+//! Eager writes: RDMA writes that the target copies, when its program polls. The payload is in the ring or in the RMA
+//! buffer; a long write is split into parts. Both processes copy at the same time, and each byte twice, but this takes a
+//! fraction of the time of a copy by the kernel, which has to pin each page.
 //!
 //! RDMA must not depend on the target's program. So if the target does not respond in time, or before this process
 //! stops polling, this process reclaims the writes and copies them by the kernel (`eager_claims`). Reclaims are slow,
@@ -8,29 +9,29 @@
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-use dapl::provider::{Remote, Segment, Status};
+use dapl::provider::{Remote, Status};
 use dapl_software::memory::rights::AccessRight;
 
-use super::delegated::DelegatedPart;
 use super::request::{Issue, IssueResult, RequestPhase};
 use super::responses::{AwaitedKind, AwaitedResponse};
 use super::{Tx, TxRings};
 use crate::eager_claims::LastReclaim;
 use crate::memory::cma::{CopyError, Direction};
 use crate::memory::kernel_copy;
-use crate::memory::regions::AccessTarget;
 use crate::proto::message::{EagerWrite, Header, LINE, MessageKind};
 use crate::qp::context::{ConnectionFault, QpContext};
 use crate::qp::link::WAKE_ON_REQUESTS;
 use crate::qp::ring::SlotFields;
-use crate::qp::single_copy::{CopyMethod, SingleCopy};
+use crate::qp::single_copy::SingleCopy;
 
-/// Maximum length of an eager write in bytes.
-const MAX_BYTES: u64 = 4096;
+/// Maximum length in bytes of a part of an eager write. The RMA buffer has space for four such parts, so both processes
+/// copy at the same time, and the fixed cost of a part is small compared with its copies.
+const MAX_PART_BYTES: u64 = 32 << 10;
 /// Time without a response after which writes are reclaimed. A target that polls responds within 0.5 us to 8 bytes, and
 /// within 1.5 us to 4 KiB (half round trips of the bench `mpi`).
 const RECLAIM_AFTER: Duration = Duration::from_micros(10);
-/// The same time if the target is copying a delegated part, which takes about 10 us.
+/// The same time if the target has claimed the oldest write and is copying it. It may wait for pages that are allocated
+/// at the first access.
 const RECLAIM_AFTER_COPY: Duration = Duration::from_millis(1);
 /// Number of polls without a response after which this time begins.
 const FIRST_CHECK: u32 = 4;
@@ -45,17 +46,12 @@ const MAX_PAUSE: u32 = 1 << 16;
 pub(super) enum EagerPayload {
     Slot,
     RmaBuffer,
-    /// The payload of a delegated part is in the consumer's memory.
-    Memory(Segment),
 }
 
-/// State of the eager writes of a connection, and of its delegated part (`delegated`).
+/// State of the eager writes of a connection.
 pub(super) struct EagerWrites {
     is_supported: bool,
-    /// Whether the target can copy delegated parts.
-    pub(super) supports_delegation: bool,
-    pub(super) delegated: Option<DelegatedPart>,
-    /// Number of eager writes to which the target has not responded. Their entries come first in `TxRings::pending`.
+    /// Number of parts to which the target has not responded. Their entries come first in `TxRings::pending`.
     pub(super) outstanding: usize,
     /// Number of polls since the target last responded, or since the oldest outstanding write was published.
     idle_polls: Cell<u32>,
@@ -78,11 +74,9 @@ pub(super) struct EagerWrites {
 }
 
 impl EagerWrites {
-    pub(super) fn new(is_supported: bool, supports_delegation: bool) -> Self {
+    pub(super) fn new(is_supported: bool) -> Self {
         EagerWrites {
             is_supported,
-            supports_delegation,
-            delegated: None,
             outstanding: 0,
             idle_polls: Cell::new(0),
             idle_since: Cell::new(Instant::now()),
@@ -96,15 +90,9 @@ impl EagerWrites {
         }
     }
 
-    /// Removes the oldest eager write, which is complete, from the count.
-    fn count_completed(&mut self, slot: u64) {
-        self.outstanding -= 1;
-        self.delegated.take_if(|part| part.slot == slot);
-    }
-
     /// Counts the target's response to the oldest eager write, and restarts the time limit.
-    pub(super) fn count_response(&mut self, slot: u64) {
-        self.count_completed(slot);
+    pub(super) fn count_response(&mut self) {
+        self.outstanding -= 1;
         self.restart_time_limit();
         self.responses = self.responses.saturating_add(1);
     }
@@ -126,37 +114,33 @@ impl EagerWrites {
         self.is_late.set(false);
     }
 
-    /// Counts a poll that finds no response. Returns whether the target has not responded in time. Reads the clock in
-    /// few polls, because that takes as long as a poll.
-    fn count_idle_poll(&self, limit: Duration) -> bool {
+    /// Counts a poll that finds no response. Returns whether the target has not responded in time. `is_copying`: whether
+    /// the target is copying the oldest write. Reads the clock in few polls, because that takes as long as a poll.
+    fn count_idle_poll(&self, is_copying: impl FnOnce() -> bool) -> bool {
         let polls = self.idle_polls.get().saturating_add(1);
         self.idle_polls.set(polls);
         if polls == FIRST_CHECK {
             self.idle_since.set(Instant::now());
         } else if polls > FIRST_CHECK && (polls.is_power_of_two() || polls.is_multiple_of(16)) {
-            self.is_late.set(self.idle_since.get().elapsed() > limit);
+            let elapsed = self.idle_since.get().elapsed();
+            let is_late = elapsed > RECLAIM_AFTER && (elapsed > RECLAIM_AFTER_COPY || !is_copying());
+            self.is_late.set(is_late);
         }
         self.is_late.get()
     }
 
-    /// Counts an RDMA operation that this process has copied, for the pause.
+    /// Counts an RDMA operation of this length, which this process has copied, for the pause.
     #[inline(always)]
-    pub(super) fn count_direct(&mut self) {
-        self.pause = self.pause.saturating_sub(1);
+    pub(super) fn count_direct(&mut self, length: u64) {
+        self.pause = self.pause.saturating_sub(1 + (length / MAX_PART_BYTES) as u32);
     }
 }
 
 impl TxRings {
-    /// Whether a write of this length is sent as an eager write: both processes poll, a reclaim is possible, and there
-    /// is space. The caller has checked that the memory of the target is not mapped in this process.
+    /// Whether a write to memory with this key is sent as an eager write: both processes poll, a reclaim is possible, and
+    /// the ring has space. The caller has checked that the memory of the target is not mapped in this process.
     #[inline]
-    pub(super) fn is_eager(&self, key: u32, length: u64) -> bool {
-        length <= MAX_BYTES && self.can_publish_eagerly(key)
-    }
-
-    /// Whether a write to memory with this key can be left to the target, apart from its length.
-    #[inline]
-    pub(super) fn can_publish_eagerly(&self, key: u32) -> bool {
+    pub(super) fn is_eager(&self, key: u32) -> bool {
         let eager = &self.eager;
         eager.is_supported
             && eager.pause == 0
@@ -179,30 +163,37 @@ impl TxRings {
         })
     }
 
-    /// Publishes the bytes of the request that were not issued yet as an eager write.
+    /// Publishes the parts of the request that were not issued yet, as far as there is space.
     pub(super) fn write_eagerly(&mut self, issue: &mut Issue<'_>, remote: Remote) -> IssueResult {
-        let (slot, offset) = (self.requests.next(), issue.request.issued);
-        let length = (issue.request.segments.total() - offset) as usize;
-        let remote = Remote { address: remote.address + offset, ..remote };
-        if !self.can_await_response() {
-            return IssueResult::Partial { published: false };
+        let (total, before) = (issue.request.segments.total(), issue.request.issued);
+        while issue.request.issued < total {
+            match self.publish_part(issue, remote) {
+                Ok(true) => issue.request.phase = RequestPhase::Running,
+                Ok(false) => return IssueResult::Partial { published: issue.request.issued > before },
+                Err(status) => return IssueResult::Failed(status),
+            }
         }
+        issue.request.phase = RequestPhase::Sent(u64::MAX); // The request is complete when the target has responded.
+        IssueResult::Complete { published: true }
+    }
+
+    /// Publishes the next part of the request. Returns false and changes nothing if there is no space.
+    fn publish_part(&mut self, issue: &mut Issue<'_>, remote: Remote) -> Result<bool, Status> {
+        let (slot, offset) = (self.requests.next(), issue.request.issued);
+        let length = (issue.request.segments.total() - offset).min(MAX_PART_BYTES) as usize;
+        let remote = Remote { address: remote.address + offset, ..remote };
         let is_inline = length <= EagerWrite::INLINE;
-        let (line, mark) = match self.rma.find_space(if is_inline { 0 } else { length.div_ceil(LINE) }) {
-            Some(space) => space,
-            None => return IssueResult::Partial { published: false },
-        };
+        let space = self.rma.find_space(if is_inline { 0 } else { length.div_ceil(LINE) });
+        let Some((line, mark)) = space.filter(|_| self.can_await_response()) else { return Ok(false) };
         let to = if is_inline {
             Some(self.requests.payload().wrapping_add(EagerWrite::BYTES))
         } else {
             self.link.rma.bytes(line as usize * LINE, length)
         };
-        let Some(to) = to else { return IssueResult::Failed(Status::LocalEp) };
+        let to = to.ok_or(Status::LocalEp)?;
         // SAFETY: the `length` bytes are in the next slot, or in free lines of the local RMA buffer. The peer reads
         // neither before the slot is published.
-        if let Err(status) = unsafe { issue.gather(offset, to, length) } {
-            return IssueResult::Failed(status);
-        }
+        unsafe { issue.gather(offset, to, length) }?;
         self.rma.reserve_found(mark);
         let [address, key] = EagerWrite { address: remote.address, key: remote.key }.encode();
         self.requests.store_word(0, key);
@@ -211,19 +202,14 @@ impl TxRings {
         self.requests.push(header, &payload);
         let payload = if is_inline { EagerPayload::Slot } else { EagerPayload::RmaBuffer };
         let kind = AwaitedKind::Eager { slot, payload, remote };
-        self.await_eager(AwaitedResponse { request: issue.number, line, mark, offset, length: length as u32, kind });
-        issue.request.issued += length as u64;
-        issue.request.phase = RequestPhase::Sent(u64::MAX); // The request is complete when the target has responded.
-        IssueResult::Complete { published: true }
-    }
-
-    /// Records an eager write or a delegated part that was published.
-    pub(super) fn await_eager(&mut self, write: AwaitedResponse) {
-        self.pending.push_back(write);
+        let part = AwaitedResponse { request: issue.number, line, mark, offset, length: length as u32, kind };
+        self.pending.push_back(part);
         if self.eager.outstanding == 0 {
             self.eager.restart_time_limit();
         }
         self.eager.outstanding += 1;
+        issue.request.issued += length as u64;
+        Ok(true)
     }
 
     /// Records that the next request waits until all eager writes are complete, because it must not overtake them.
@@ -252,8 +238,13 @@ impl TxRings {
         if self.eager.outstanding == 0 {
             return false;
         }
-        let limit = if self.target_is_copying() { RECLAIM_AFTER_COPY } else { RECLAIM_AFTER };
-        self.eager.count_idle_poll(limit) && self.has_reclaimable()
+        self.eager.count_idle_poll(|| self.target_is_copying()) && self.has_reclaimable()
+    }
+
+    /// Whether the target has claimed the oldest eager write and has not responded yet.
+    fn target_is_copying(&self) -> bool {
+        let oldest = self.pending.front().and_then(AwaitedResponse::eager_slot);
+        oldest.zip(self.link.eager_claims()).is_some_and(|(slot, claims)| claims.is_claimed_by_peer(slot))
     }
 
     /// Copies the payload of a reclaimed write to the target.
@@ -267,22 +258,16 @@ impl TxRings {
         let from = match payload {
             EagerPayload::Slot => self.requests.payload_of(slot).wrapping_add(EagerWrite::BYTES),
             EagerPayload::RmaBuffer => in_buffer().ok_or(CopyError::LocalMemory)?.cast_const(),
-            EagerPayload::Memory(source) => {
-                let copied = copier.copy(Direction::Write, (source, context.pd), &target, CopyMethod::Kernel);
-                return copied.inspect_err(|error| self.publish_refusal(*error, &target));
-            }
         };
         // SAFETY: the bytes are in the slot or in the RMA buffer of this connection. Both stay mapped, and this process
         // reuses them only after the write is complete.
         unsafe { copier.copy_buffer(Direction::Write, from.expose_provenance() as u64, &target) }
-            .inspect_err(|error| self.publish_refusal(*error, &target))
-    }
-
-    /// Describes a reclaimed write to the target, which logs it, if the target's registration does not permit it.
-    fn publish_refusal(&self, error: CopyError, target: &AccessTarget) {
-        if error == CopyError::RemoteMemory {
-            self.link.publish_refused(target);
-        }
+            // The target logs the access that its registration does not permit.
+            .inspect_err(|error| {
+                if *error == CopyError::RemoteMemory {
+                    self.link.publish_refused(&target)
+                }
+            })
     }
 }
 
@@ -309,29 +294,6 @@ impl Tx {
     /// Whether a request waits for outstanding eager writes that can be reclaimed. Clears the record of this wait.
     pub(super) fn is_blocked_by_eager_writes(&mut self) -> bool {
         self.rings.as_mut().is_some_and(|rings| std::mem::take(&mut rings.eager.is_blocking) && rings.has_reclaimable())
-    }
-
-    /// Copies the delegated part that the target has returned, because the kernel denies the copy to the target. `id`:
-    /// number of the part in the response. The target waits for it. No further part is delegated.
-    #[cold]
-    pub(super) fn copy_denied_part(&mut self, context: &QpContext, id: u32) -> Result<(), ConnectionFault> {
-        let Some(rings) = self.rings.as_mut() else { return Ok(()) };
-        let is_meant = |part: &AwaitedResponse| part.id() == id && part.is_delegated();
-        let Some(part) = rings.pending.pop_front().filter(is_meant) else {
-            return Err(ConnectionFault::InvalidData("a denied copy that matches no delegated part"));
-        };
-        let (Some(slot), Some(claims)) = (part.eager_slot(), rings.link.eager_claims()) else { return Ok(()) };
-        rings.eager.supports_delegation = false;
-        let copied = rings.copy_reclaimed(context, &part);
-        let outcome = copied.map_err(|error| error.status().unwrap_or(Status::Transport));
-        if outcome.is_ok() {
-            rings.eager.last_reclaim = claims.take_back(slot, rings.eager.last_reclaim);
-        }
-        rings.eager.count_response(slot);
-        rings.rma.release(part.mark);
-        rings.link.wake_if_flagged(WAKE_ON_REQUESTS);
-        self.has_retirable = true;
-        self.finish_part(context, &part, outcome)
     }
 
     /// Reclaims the outstanding eager writes that the target has not claimed, and copies them, if possible at once.
@@ -378,7 +340,7 @@ impl Tx {
                 outcome => outcome.map_err(|error| error.status().unwrap_or(Status::Transport)),
             };
             rings.pending.pop_front();
-            rings.eager.count_completed(slot);
+            rings.eager.outstanding -= 1;
             rings.rma.release(write.mark);
             self.finish_part(context, &write, outcome)?;
             self.has_retirable = true;

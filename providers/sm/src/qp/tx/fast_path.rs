@@ -262,13 +262,13 @@ impl Tx {
         }
         let mapped = rings.mapped(context, remote.key);
         let may_be_left_to_target = direction == Direction::Write && mapped.is_none();
-        if may_be_left_to_target && (rings.is_eager(remote.key, length) || rings.is_shared(remote.key, length))
+        if may_be_left_to_target && rings.is_eager(remote.key)
             || direction == Direction::Read && rings.most_reads(context) == 0
             || !rings.copy_all(context, direction, remote, segment, mapped.as_deref())
         {
             return false;
         }
-        rings.eager.count_direct();
+        rings.eager.count_direct(length);
         if SUPPRESS && self.queue.is_empty() {
             return true; // The operation is complete, and nothing is reported.
         }

@@ -6,7 +6,6 @@
 //! fit in the ring wait in the request queue, so a full ring never ends the connection. The callers of all functions
 //! hold the lock of this direction.
 
-mod delegated;
 mod eager;
 mod extensions;
 mod fast_path;
@@ -142,7 +141,7 @@ impl TxRings {
             reads: 0,
             extensions: link.has_extensions(),
             mapped: rma::LastMapping::default(),
-            eager: eager::EagerWrites::new(link.has_eager_writes(), link.has_delegated_writes()),
+            eager: eager::EagerWrites::new(link.has_eager_writes()),
             unfinished: false,
             link,
         })
@@ -223,11 +222,6 @@ impl Tx {
         self.withdraw_credit();
         if self.rings.is_none() || self.stopped {
             return Ok(());
-        }
-        // After a response to a delegated part, another part can be delegated.
-        let is_answered = |rings: &TxRings| rings.eager.delegated.is_some() && rings.responses.peek() != Peeked::Empty;
-        if self.rings.as_ref().is_some_and(is_answered) {
-            return self.pass(context, &mut CompletionWriter::default()).map(|_| ());
         }
         let published = self.start_requests(context);
         self.publish(context, published);

@@ -8,7 +8,7 @@ use super::Tx;
 use super::eager::EagerPayload;
 use super::request::{RequestEntry, RequestPhase};
 use crate::proto::message::{Header, LINE, MessageKind};
-use crate::qp::context::{ConnectionFault, NAK_ACCESS, NAK_DENIED, NAK_SOURCE, QpContext};
+use crate::qp::context::{ConnectionFault, NAK_ACCESS, NAK_SOURCE, QpContext};
 use crate::qp::ring::{Peeked, SlotFields};
 
 /// A fragment in the local RMA buffer, an eager write, or an atomic operation, to which the target has not responded
@@ -30,7 +30,7 @@ pub(super) enum AwaitedKind {
     Write,
     Read,
     Atomic,
-    /// An eager write, or a delegated part, in this slot.
+    /// A part of an eager write, in this slot.
     Eager {
         slot: u64,
         payload: EagerPayload,
@@ -45,10 +45,6 @@ impl AwaitedResponse {
             AwaitedKind::Eager { slot, .. } => Some(slot),
             _ => None,
         }
-    }
-
-    pub(super) fn is_delegated(&self) -> bool {
-        matches!(self.kind, AwaitedKind::Eager { payload: EagerPayload::Memory(_), .. })
     }
 
     /// Returns the number that identifies the operation in its response.
@@ -123,23 +119,16 @@ impl Tx {
 
     /// Handles the target's response to a fragment or an eager write. Responses arrive in the order of the operations.
     fn handle_rma_response(&mut self, context: &QpContext, id: u32, status: u32) -> Result<(), ConnectionFault> {
-        if status == NAK_DENIED {
-            return self.copy_denied_part(context, id);
-        }
         let Some(rings) = self.rings.as_mut() else { return Ok(()) };
         let is_meant = |part: &AwaitedResponse| part.id() == id && !matches!(part.kind, AwaitedKind::Atomic);
         let Some(part) = rings.pending.pop_front().filter(is_meant) else {
             return Err(ConnectionFault::InvalidData("a response that matches no fragment in flight"));
         };
-        if let Some(slot) = part.eager_slot() {
-            rings.eager.count_response(slot);
+        if part.eager_slot().is_some() {
+            rings.eager.count_response();
         }
         rings.rma.release(part.mark);
-        let outcome = match status {
-            0 => Ok(()),
-            NAK_SOURCE => Err(Status::LocalProtection),
-            _ => Err(Status::RemoteAccess),
-        };
+        let outcome = if status == 0 { Ok(()) } else { Err(Status::RemoteAccess) };
         self.finish_part(context, &part, outcome)
     }
 

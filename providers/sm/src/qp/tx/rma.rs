@@ -1,6 +1,6 @@
 //! RDMA operations. This process copies their data directly, by the kernel or through a mapping of the target's memory.
-//! Short writes may be eager (`eager`), and long ones shared with the target (`delegated`). If no other method is
-//! possible, it sends fragments: the target copies between this process's RMA buffer and its own memory, and responds.
+//! While both processes poll, the target copies the data of writes (`eager`). If no other method is possible, this
+//! process sends fragments: the target copies between this process's RMA buffer and its own memory, and responds.
 //! For a read, this process then copies the data out of the buffer (SM-17 to SM-22).
 
 use std::sync::atomic::Ordering;
@@ -69,16 +69,10 @@ impl TxRings {
                 Err(status) => IssueResult::Failed(status.unwrap_or(Status::RemoteAccess)),
             };
         }
-        if begins && direction == Direction::Write && self.is_eager(remote.key, total) {
+        if direction == Direction::Write && self.is_eager(remote.key) {
             return self.write_eagerly(issue, remote);
         }
         let by_kernel = self.link.peer_side().is_some_and(|t| kernel_copy::reaches(&t.peer, remote.key));
-        if by_kernel
-            && direction == Direction::Write
-            && let Some(result) = self.share_write(issue, remote)
-        {
-            return result;
-        }
         if by_kernel && self.wait_for_eager_writes() {
             return IssueResult::Partial { published: false };
         }
@@ -132,8 +126,8 @@ impl TxRings {
         entry.is_some_and(|entry| entry.is_indirect())
     }
 
-    /// Copies the data directly, until the request is complete or the budget of the pass is used up. Returns whether
-    /// the request is complete. Errors: see [`TxRings::copy_until`].
+    /// Copies the data directly, until the request is complete or the budget of the pass is used up. Returns whether the
+    /// request is complete. `Err(None)`: the kernel has denied the copy, and the caller should use another method.
     fn copy_directly(
         &mut self,
         issue: &mut Issue<'_>,
@@ -142,31 +136,14 @@ impl TxRings {
         method: CopyMethod<'_>,
     ) -> Result<bool, Option<Status>> {
         let total = issue.request.segments.total();
-        let is_complete = self.copy_until(issue, remote, (direction, method), total)?;
-        if is_complete {
-            issue.request.phase = RequestPhase::Done;
-            self.eager.count_direct();
-        }
-        Ok(is_complete)
-    }
-
-    /// Copies the data directly up to the offset `end`, or until the budget of the pass is used up. Returns whether it
-    /// has reached `end`. `Err(None)`: the kernel has denied the copy, and the caller should use another method.
-    pub(super) fn copy_until(
-        &mut self,
-        issue: &mut Issue<'_>,
-        remote: Remote,
-        (direction, method): (Direction, CopyMethod<'_>),
-        end: u64,
-    ) -> Result<bool, Option<Status>> {
         let copier = SingleCopy::by_sender(&issue.context.regions, &self.link).ok_or(Some(Status::Transport))?;
         let right = AccessRight::remote(direction == Direction::Write);
-        while issue.request.issued < end {
+        while issue.request.issued < total {
             self.unfinished = *issue.budget == 0;
             if self.unfinished {
                 return Ok(false);
             }
-            let chunk = (cma::CHUNK as u64).min(*issue.budget).min(end - issue.request.issued);
+            let chunk = (cma::CHUNK as u64).min(*issue.budget).min(total - issue.request.issued);
             let Some(segment) = issue.request.segments.slice(issue.request.issued, chunk).next() else { break };
             let remote = Remote { address: remote.address + issue.request.issued, ..remote };
             let target = copier.side.target(remote, segment.length, right);
@@ -177,6 +154,8 @@ impl TxRings {
             *issue.budget -= segment.length;
         }
         self.unfinished = false;
+        issue.request.phase = RequestPhase::Done;
+        self.eager.count_direct(total);
         Ok(true)
     }
 

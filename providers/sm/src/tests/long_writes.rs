@@ -1,4 +1,4 @@
-//! Delegated parts of long RDMA writes: each byte is copied once, the order of writes is kept, and faults are reported.
+//! Eager writes of several parts: each part is copied once, the order of writes is kept, and faults are reported.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -8,18 +8,18 @@ use rustix::mm::MapFlags;
 use super::eager_writes::{StopOnDrop, permit_eager_write, poll_irregularly};
 use super::exports::mapping;
 use super::fast_path::ConnectedPair;
-use super::invalid_data::forge_fragment;
 use super::long_sends::{PLENTY, allow, copies};
 use super::*;
-use crate::proto::message::{Header, MAX_PART_BYTES, MessageKind};
+use crate::proto::handshake::Geometry;
 
-/// Length of the memory of each side in bytes: six parts.
-const LENGTH: usize = 6 * MAX_PART_BYTES as usize;
-const PART: usize = MAX_PART_BYTES as usize;
-/// Number of rounds in which both sides copy.
+/// Length of a write that fits in the RMA buffer, in several parts.
+const LONG: usize = Geometry::LOCAL.rma as usize / 2;
+/// Length of the memory of each side in bytes. A write of this length exceeds the RMA buffer.
+const LENGTH: usize = 6 * LONG;
+/// Number of rounds in which the target may copy, or the initiator reclaims.
 const ROUNDS: usize = 300;
 
-/// Connects two queue pairs that count their copies by the kernel, with memory that is long enough for several parts.
+/// Connects two queue pairs that count their copies by the kernel.
 fn long_pair(name: &str) -> ConnectedPair {
     let pair = ConnectedPair::with_memory(name, false, LENGTH);
     allow(&pair.qps.0, PLENTY);
@@ -27,7 +27,7 @@ fn long_pair(name: &str) -> ConnectedPair {
     pair
 }
 
-/// Permits delegated parts if the target polls.
+/// Permits eager writes if the target polls.
 fn permit_if_polled(pair: &ConnectedPair) {
     pair.qps.0.0.permit_eager_writes(true);
     assert_eq!(pair.sides[0].cq.poll(&mut [Completion::default()]), 0);
@@ -57,44 +57,48 @@ fn set(memory: &'static [u8], at: usize, value: u8) {
 }
 
 #[test]
-fn polling_target_copies_a_delegated_part() {
-    let pair = long_pair("delegated-target");
+fn polling_target_copies_a_long_write() {
+    let pair = long_pair("long-target");
     let until = Instant::now() + PATIENCE;
     // An engine that takes over in this moment makes the initiator copy, so the test tries again.
     loop {
         clear(&pair);
         permit_eager_write(&pair);
         let before = [copies(&pair.qps.0), copies(&pair.qps.1)];
-        write(&pair, 0, 0, PART, 1);
+        write(&pair, 0, 0, LONG, 1);
         assert_eq!(pair.sides[1].cq.poll(&mut [Completion::default()]), 0, "a write has no completion at the target");
-        pair.expect(1, Status::Success, PART as u64);
-        assert_eq!(pair.remote_memory[..PART], pair.local_memory[..PART]);
-        assert!(pair.remote_memory[PART..].iter().all(|byte| *byte == 0));
-        if [copies(&pair.qps.0), copies(&pair.qps.1)] == [before[0], before[1] + 1] {
+        pair.expect(1, Status::Success, LONG as u64);
+        assert_eq!(pair.remote_memory[..LONG], pair.local_memory[..LONG]);
+        assert!(pair.remote_memory[LONG..].iter().all(|byte| *byte == 0));
+        if [copies(&pair.qps.0), copies(&pair.qps.1)] == before {
             break;
         }
-        assert!(Instant::now() < until, "the target has copied no part");
+        assert!(Instant::now() < until, "the kernel has copied each write");
     }
 }
 
 #[test]
-fn both_sides_copy_each_byte_of_a_long_write_once() {
-    let pair = long_pair("delegated-both");
+fn each_byte_of_a_long_write_is_copied_once() {
+    let pair = long_pair("long-once");
     let stop = AtomicBool::new(false);
     let until = Instant::now() + PATIENCE;
     thread::scope(|scope| {
         let _stop = StopOnDrop(&stop);
         scope.spawn(|| poll_irregularly(&pair.sides[1], &stop));
-        let mut round = 0;
-        while round < ROUNDS || copies(&pair.qps.1) == 0 {
-            assert!(Instant::now() < until, "round {round}: the target has copied nothing");
+        let (mut round, mut reclaimed, mut copied_by_target) = (0, 0, 0);
+        while round < ROUNDS || reclaimed == 0 || copied_by_target == 0 {
+            assert!(Instant::now() < until, "round {round}: {reclaimed} reclaimed, {copied_by_target} by the target");
             permit_if_polled(&pair);
-            // Lengths around the limits of parts, and an unaligned destination.
-            let length = [LENGTH - 3, PART + 1, PART + 64, 2 * PART, PART / 2 + 63, 3 * PART + 70_000][round % 6];
+            // Lengths around the limits of parts and of the buffer, and an unaligned destination.
+            let length = [LENGTH - 3, LONG + 1, LONG + 64, 2 * LONG, LONG / 2 + 63, 3 * LONG + 70_000][round % 6];
             let to = round % 3;
             (0..LENGTH).step_by(4093).for_each(|n| set(pair.remote_memory, n, 0));
+            let before = copies(&pair.qps.0);
             write(&pair, to, 0, length, round as u64);
             pair.expect(round as u64, Status::Success, length as u64);
+            let by_kernel = copies(&pair.qps.0) - before;
+            reclaimed += u32::from(by_kernel > 0);
+            copied_by_target += u32::from(by_kernel == 0);
             assert!(pair.remote_memory[to..to + length] == pair.local_memory[..length], "round {round}: wrong bytes");
             // A second copy of a part would change this byte back.
             set(pair.remote_memory, to, 0);
@@ -108,11 +112,11 @@ fn both_sides_copy_each_byte_of_a_long_write_once() {
 }
 
 #[test]
-fn last_byte_of_a_shared_write_becomes_visible_last() {
-    let pair = long_pair("delegated-last");
+fn last_byte_of_a_long_write_becomes_visible_last() {
+    let pair = long_pair("long-last");
     let stop = AtomicBool::new(false);
     for round in 0..ROUNDS {
-        let length = if round % 2 == 0 { PART } else { LENGTH };
+        let length = if round % 2 == 0 { LONG } else { LENGTH };
         // A byte of each page before the last byte.
         let samples = || (0..length - 1).step_by(4096);
         samples().chain([length - 1]).for_each(|n| set(pair.remote_memory, n, 0));
@@ -137,9 +141,9 @@ fn last_byte_of_a_shared_write_becomes_visible_last() {
             if round % 4 < 2 {
                 write(&pair, 0, 0, length, 1);
             } else {
-                (0..length / PART).for_each(|n| write(&pair, n * PART, n * PART, PART, 1));
+                (0..length / LONG).for_each(|n| write(&pair, n * LONG, n * LONG, LONG, 1));
             }
-            let writes = if round % 4 < 2 { 1 } else { length / PART };
+            let writes = if round % 4 < 2 { 1 } else { length / LONG };
             (0..writes).for_each(|_| pair.expect(1, Status::Success, (length / writes) as u64));
             watcher.join().unwrap();
         });
@@ -148,7 +152,7 @@ fn last_byte_of_a_shared_write_becomes_visible_last() {
 
 #[test]
 fn overlapping_writes_keep_their_order() {
-    let pair = long_pair("delegated-overlap");
+    let pair = long_pair("long-overlap");
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
         let _stop = StopOnDrop(&stop);
@@ -156,24 +160,24 @@ fn overlapping_writes_keep_their_order() {
         for round in 0..ROUNDS {
             permit_if_polled(&pair);
             // The second write covers the whole of the first one, or its last page.
-            let to = if round % 2 == 0 { 0 } else { PART - 4096 };
-            write(&pair, 0, 1, PART, 1);
-            write(&pair, to, 2, PART, 2);
-            pair.expect(1, Status::Success, PART as u64);
-            pair.expect(2, Status::Success, PART as u64);
-            assert!(pair.remote_memory[to..to + PART] == pair.local_memory[2..PART + 2], "round {round}");
+            let to = if round % 2 == 0 { 0 } else { LONG - 4096 };
+            write(&pair, 0, 1, LONG, 1);
+            write(&pair, to, 2, LONG, 2);
+            pair.expect(1, Status::Success, LONG as u64);
+            pair.expect(2, Status::Success, LONG as u64);
+            assert!(pair.remote_memory[to..to + LONG] == pair.local_memory[2..LONG + 2], "round {round}");
             assert!(pair.remote_memory[..to] == pair.local_memory[1..to + 1], "round {round}");
         }
     });
 }
 
 #[test]
-fn shared_writes_are_visible_before_a_later_send_or_read() {
-    let pair = long_pair("delegated-send");
+fn long_writes_are_visible_before_a_later_send_or_read() {
+    let pair = long_pair("long-send");
     let stop = AtomicBool::new(false);
     for round in 0..ROUNDS {
         permit_eager_write(&pair);
-        let length = if round % 2 == 0 { PART } else { 3 * PART };
+        let length = if round % 2 == 0 { LONG } else { 3 * LONG };
         set(pair.remote_memory, 0, 0);
         set(pair.remote_memory, length - 1, 0);
         if round % 3 == 0 {
@@ -182,23 +186,23 @@ fn shared_writes_are_visible_before_a_later_send_or_read() {
                 let _stop = StopOnDrop(&stop);
                 scope.spawn(|| poll_irregularly(&pair.sides[1], &stop));
                 write(&pair, 0, 0, length, 1);
-                let read = [pair.local(4 * PART, PART)];
-                pair.qps.0.post_send(&wr(Op::Read(pair.remote(length - PART)), &read, 2)).unwrap();
+                let read = [pair.local(4 * LONG, LONG)];
+                pair.qps.0.post_send(&wr(Op::Read(pair.remote(length - LONG)), &read, 2)).unwrap();
                 pair.expect(1, Status::Success, length as u64);
-                pair.expect(2, Status::Success, PART as u64);
+                pair.expect(2, Status::Success, LONG as u64);
             });
-            assert!(pair.local_memory[4 * PART..5 * PART] == pair.local_memory[length - PART..length], "round {round}");
+            assert!(pair.local_memory[4 * LONG..5 * LONG] == pair.local_memory[length - LONG..length], "round {round}");
             continue;
         }
         pair.qps.1.post_recv(&[], token(3)).unwrap();
         write(&pair, 0, 0, length, 1);
         pair.qps.0.post_send(&wr(Op::Send { solicited: false }, &[], 2)).unwrap();
-        if length > PART {
-            pair.expect(1, Status::Success, length as u64); // Only passes of this side copy its parts.
+        if length > LONG {
+            pair.expect(1, Status::Success, length as u64); // Only passes of this side publish the parts.
         }
         assert_eq!(pair.sides[1].completion().token.cookie, 3);
         assert!(pair.remote_memory[..length] == pair.local_memory[..length], "round {round}");
-        if length == PART {
+        if length == LONG {
             pair.expect(1, Status::Success, length as u64);
         }
         pair.expect(2, Status::Success, 0);
@@ -206,42 +210,29 @@ fn shared_writes_are_visible_before_a_later_send_or_read() {
 }
 
 #[test]
-fn initiator_copies_a_part_that_the_kernel_denies_to_the_target() {
-    let pair = long_pair("delegated-denied");
-    let until = Instant::now() + PATIENCE;
-    let mut was_denied = false;
-    while !was_denied {
-        assert!(Instant::now() < until, "no copy of the target was denied");
-        clear(&pair);
+fn long_write_is_completed_by_the_target_if_the_kernel_denies_a_reclaimed_part() {
+    for permitted in [0, 1] {
+        let pair = long_pair(&format!("long-denied-{permitted}"));
         permit_eager_write(&pair);
-        allow(&pair.qps.1, 0);
-        write(&pair, 0, 0, PART, 1);
-        write(&pair, PART, PART, 2 * PART, 2);
-        pair.qps.0.post_send(&wr(Op::Write(pair.remote(3 * PART)), &[pair.local(3 * PART, 8)], 3)).unwrap();
-        pair.sides[1].cq.poll(&mut [Completion::default()]);
-        was_denied = !pair.qps.1.0.link().unwrap().peer_side().unwrap().peer.cma.load(Ordering::Relaxed);
-        pair.expect(1, Status::Success, PART as u64);
-        pair.expect(2, Status::Success, 2 * PART as u64);
-        pair.expect(3, Status::Success, 8);
-        assert!(pair.remote_memory[..3 * PART + 8] == pair.local_memory[..3 * PART + 8]);
-    }
-    for cookie in 4..40 {
-        permit_eager_write(&pair);
-        set(pair.remote_memory, 0, 0);
-        write(&pair, 0, 0, if cookie % 2 == 0 { PART } else { 8 }, cookie);
-        let bytes = if cookie % 2 == 0 { PART as u64 } else { 8 };
-        pair.expect(cookie, Status::Success, bytes);
-        assert_eq!(get(pair.remote_memory, 0), pair.local_memory[0], "write {cookie}");
+        write(&pair, 0, 0, LENGTH, 1);
+        write(&pair, 0, 8, 8, 2);
+        allow(&pair.qps.0, permitted);
+        pair.qps.0.0.reclaim_eager_writes();
+        pair.expect(1, Status::Success, LENGTH as u64);
+        pair.expect(2, Status::Success, 8);
+        assert!(
+            pair.remote_memory[8..] == pair.local_memory[8..] && pair.remote_memory[..8] == pair.local_memory[8..16]
+        );
     }
 }
 
 #[test]
 fn target_that_does_not_poll_gets_long_writes() {
-    let pair = long_pair("delegated-reclaim");
+    let pair = long_pair("long-reclaim");
     for round in 0..20 {
         clear(&pair);
         permit_eager_write(&pair);
-        let length = [PART, LENGTH][round % 2];
+        let length = [LONG, LENGTH][round % 2];
         write(&pair, 0, 0, length, 1);
         pair.expect(1, Status::Success, length as u64);
         assert!(pair.remote_memory[..length] == pair.local_memory[..length], "round {round}");
@@ -249,13 +240,13 @@ fn target_that_does_not_poll_gets_long_writes() {
 }
 
 #[test]
-fn missing_source_memory_fails_a_shared_write() {
-    let pair = long_pair("delegated-source");
-    let missing = mapping(None, PART, MapFlags::PRIVATE);
+fn missing_source_memory_fails_a_long_write() {
+    let pair = long_pair("long-source");
+    let missing = mapping(None, LONG, MapFlags::PRIVATE);
     let mr = pair.sides[0].register(missing);
     let part = segment(&mr, missing);
     // SAFETY: nothing refers to this memory any more.
-    unsafe { rustix::mm::munmap(missing.as_ptr().cast_mut().cast(), PART) }.unwrap();
+    unsafe { rustix::mm::munmap(missing.as_ptr().cast_mut().cast(), LONG) }.unwrap();
     permit_eager_write(&pair);
     pair.qps.0.post_send(&wr(Op::Write(pair.remote(0)), &[part], 1)).unwrap();
     write(&pair, 0, 0, 8, 2);
@@ -266,44 +257,16 @@ fn missing_source_memory_fails_a_shared_write() {
 }
 
 #[test]
-fn missing_target_memory_fails_a_shared_write() {
-    let pair = long_pair("delegated-access");
+fn missing_target_memory_fails_a_long_write() {
+    let pair = long_pair("long-access");
     let read_only = Access { remote_write: false, ..ALL };
     let region = Region { address: pair.remote_memory.as_ptr() as u64, length: LENGTH as u64 };
     let mr = pair.sides[1].ia.register(&pair.sides[1].pd, region, read_only).unwrap();
     permit_eager_write(&pair);
     let refused = Remote { key: mr.remote_key(), ..pair.remote(0) };
-    pair.qps.0.post_send(&wr(Op::Write(refused), &[pair.local(0, PART)], 1)).unwrap();
+    pair.qps.0.post_send(&wr(Op::Write(refused), &[pair.local(0, LONG)], 1)).unwrap();
     write(&pair, 0, 0, 8, 2);
     pair.expect(1, Status::RemoteAccess, 0);
     pair.expect(2, Status::Flushed, 0);
     assert_eq!(get(pair.remote_memory, 0), 0);
-}
-
-#[test]
-fn invalid_delegated_part_ends_the_connection() {
-    let base = TestBase::new("delegated-invalid");
-    let (a, b) = (base.open(), base.open());
-    let memory = vec![1u8; 4096];
-    let (source, mr) = (a.register(&memory), b.register(&memory));
-    let (key, address) = (mr.remote_key(), memory.as_ptr() as u64);
-    let source = u64::from(source.local_key()) << 32;
-    let invalid = [
-        ("no bytes", 0, address, u64::from(key) | source),
-        ("more bytes than a part has", MAX_PART_BYTES as u32 + 1, address, u64::from(key) | source),
-        ("a destination outside of the registration", 8, address + 4090, u64::from(key) | source),
-        ("a key of no registration", 8, address, u64::from(key ^ 1) | source),
-    ];
-    for (n, (what, length, address, keys)) in invalid.into_iter().enumerate() {
-        let id = 100 + 2 * n;
-        let (malicious, _victim) = connected(&a, &b, 7, id);
-        let header = Header::plain(MessageKind::DelegatedWrite, length).encode();
-        let from = memory.as_ptr() as u64;
-        forge_fragment(&malicious, header, 0, |body| body[..3].copy_from_slice(&[address, keys, from]));
-        assert_eq!(b.sink.next(conn(id + 1)), SinkEvent::Other("broken"), "{what}");
-        // A response to an operation that the sender has not posted breaks its connection too.
-        let sender = if what.starts_with("a ") { "broken" } else { "disconnected" };
-        assert_eq!(a.sink.next(conn(id)), SinkEvent::Other(sender), "{what}");
-    }
-    assert!(memory.iter().all(|byte| *byte == 1));
 }
