@@ -17,7 +17,7 @@ use crate::memory::cma::{self, Direction, LocalBytes};
 /// cross-memory attach does not work with the peer.
 pub(crate) const DEFAULT_CROSSOVER_BYTES: u64 = 32 << 10;
 /// Lengths in bytes that are measured. The result is the shortest at which the kernel is not slower, or the last.
-const CANDIDATE_BYTES: [usize; 3] = [16 << 10, 32 << 10, 64 << 10];
+const CANDIDATE_BYTES: [usize; 4] = [16 << 10, 32 << 10, 64 << 10, 128 << 10];
 /// Number of measurements of each copy. The shortest is used, because longer ones include interrupts or preemption.
 const MEASUREMENTS: usize = 9;
 

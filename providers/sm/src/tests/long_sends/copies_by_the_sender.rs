@@ -86,8 +86,8 @@ fn helper(pair: &Both, then: impl FnOnce(&CopyDelegation<'_>)) {
 
 /// Length of the messages of the following tests, of the part that the sender may write, and of the last bytes, which
 /// the receiver keeps in a buffer until all bytes before them are complete.
-const LENGTH: usize = 100_000;
-const SENDERS_PART: usize = 48 << 10;
+const LENGTH: usize = 140_000;
+const SENDERS_PART: usize = 68 << 10;
 const TAIL: usize = 64;
 
 /// Polls until the receiver has copied the first bytes of its own part. `black_box` makes the compiler read the buffer
