@@ -378,7 +378,7 @@ fn crate_defines_nothing_beyond_the_recorded_abi() {
     for contract in contracts() {
         let (mut constants, mut types) = (BTreeSet::new(), BTreeSet::new());
         let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join(contract.sources);
-        defined_in(&sources, &mut constants, &mut types);
+        defined_below(&sources, &mut constants, &mut types);
         let mut known: BTreeSet<String> = contract.integers.iter().map(|(name, _)| (*name).to_owned()).collect();
         let of_enums = contract.enums.iter().flat_map(|entry| &entry.constants);
         known.extend(of_enums.map(|(name, _)| (*name).to_owned()));
@@ -390,17 +390,13 @@ fn crate_defines_nothing_beyond_the_recorded_abi() {
         known_types.extend(contract.unnamed.iter().map(|(_, union)| union.of.name.to_owned()));
         // The JSON has no typedef va_list, because the C library defines it.
         types.remove("va_list");
-        // A re-export does not show whether the name is a type.
-        let reexported: BTreeSet<String> = constants.difference(&known).cloned().collect();
-        constants.retain(|name| known.contains(name));
-        types.extend(reexported);
         assert_eq!(constants, known);
         assert_eq!(types, known_types);
     }
 }
 
-/// Adds the names that the sources in a folder define. Names that they re-export from version 1.2 count as constants.
-fn defined_in(folder: &Path, constants: &mut BTreeSet<String>, types: &mut BTreeSet<String>) {
+/// Adds the names that the sources in a folder define or re-export.
+fn defined_below(folder: &Path, constants: &mut BTreeSet<String>, types: &mut BTreeSet<String>) {
     for entry in std::fs::read_dir(folder).expect("the source folder of the crate is readable") {
         let path = entry.expect("the entries of the source folder are readable").path();
         // hook.rs is private to this project and not part of the recorded ABI.
@@ -410,25 +406,29 @@ fn defined_in(folder: &Path, constants: &mut BTreeSet<String>, types: &mut BTree
         if path.is_dir() {
             // The names of 2.0 are checked separately.
             if !path.ends_with("v2") {
-                defined_in(&path, constants, types);
+                defined_below(&path, constants, types);
             }
             continue;
         }
-        let source = std::fs::read_to_string(path).expect("a source file is UTF-8 text");
-        for line in source.lines() {
-            let word = |rest: &str| {
-                rest.split([' ', ':', ';', '=']).next().expect("`split` returns at least one part").to_owned()
-            };
-            if let Some(rest) = line.strip_prefix("pub const ") {
-                constants.insert(word(rest));
-            }
-            for keyword in ["pub type ", "pub struct ", "pub union "] {
-                types.extend(line.strip_prefix(keyword).map(word));
-            }
+        defined_in(&path, constants, types);
+    }
+}
+
+/// Adds the names that a source file defines, and those of the modules of 1.2 that it re-exports.
+fn defined_in(file: &Path, constants: &mut BTreeSet<String>, types: &mut BTreeSet<String>) {
+    let source = std::fs::read_to_string(file).expect("a source file is UTF-8 text");
+    for line in source.lines() {
+        let word =
+            |rest: &str| rest.split([' ', ':', ';', '=']).next().expect("`split` returns at least one part").to_owned();
+        if let Some(rest) = line.strip_prefix("pub const ") {
+            constants.insert(word(rest));
         }
-        for list in source.split("pub use crate::").skip(1).filter_map(|rest| rest.split_once("::{")) {
-            let names = list.1.split_once('}').expect("a `use` list has a closing brace").0.split(',').map(str::trim);
-            constants.extend(names.filter(|name| !name.is_empty()).map(str::to_owned));
+        for keyword in ["pub type ", "pub struct ", "pub union "] {
+            types.extend(line.strip_prefix(keyword).map(word));
+        }
+        if let Some(module) = line.strip_prefix("pub use crate::").and_then(|rest| rest.strip_suffix("::*;")) {
+            let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../dat/abi/src");
+            defined_in(&sources.join(module).with_extension("rs"), constants, types);
         }
     }
 }

@@ -22,3 +22,6 @@ pub use error::*;
 pub use event::*;
 pub use table::*;
 pub use types::*;
+
+/// The only name of 1.2 that 2.0 lacks. [`v2`] re-exports the modules of 1.2, so the name is defined outside of them.
+pub const DAT_CNO_FIELD_AGENT: DAT_CNO_PARAM_MASK = 0x2;

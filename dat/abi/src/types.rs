@@ -278,10 +278,9 @@ pub const DAT_CR_FIELD_PRIVATE_DATA: DAT_CR_PARAM_MASK = 0x8;
 pub const DAT_CR_FIELD_LOCAL_EP_HANDLE: DAT_CR_PARAM_MASK = 0x10;
 pub const DAT_CR_FIELD_ALL: DAT_CR_PARAM_MASK = 0x1f;
 
-/// C enumeration `enum dat_cno_param_mask`.
+/// C enumeration `enum dat_cno_param_mask`. [`crate::DAT_CNO_FIELD_AGENT`] is one of its values.
 pub type DAT_CNO_PARAM_MASK = u32;
 pub const DAT_CNO_FIELD_IA_HANDLE: DAT_CNO_PARAM_MASK = 0x1;
-pub const DAT_CNO_FIELD_AGENT: DAT_CNO_PARAM_MASK = 0x2;
 pub const DAT_CNO_FIELD_ALL: DAT_CNO_PARAM_MASK = 0x3;
 
 /// C enumeration `enum dat_pz_support`.

@@ -6,11 +6,7 @@ use core::ffi::{c_char, c_int};
 use super::types::*;
 use crate::attr::record;
 
-pub use crate::attr::{
-    DAT_AGENT_FUNC, DAT_CONTEXT, DAT_CR_PARAM, DAT_EVD_PARAM, DAT_NAMED_ATTR, DAT_OS_WAIT_PROXY_AGENT,
-    DAT_PROVIDER_INFO, DAT_PSP_PARAM, DAT_PZ_PARAM, DAT_REGION_DESCRIPTION, DAT_RSP_PARAM, DAT_SHARED_MEMORY,
-    DAT_SRQ_ATTR, DAT_SRQ_PARAM,
-};
+pub use crate::attr::*;
 
 /// `struct dat_comm`, 12 bytes: type of a connection, as the three arguments of socket(2).
 #[repr(C)]

@@ -5,9 +5,7 @@ use core::ffi::CStr;
 
 use crate::error::{c_name, named};
 
-pub use crate::error::{
-    DAT_CLASS_ERROR, DAT_CLASS_SUCCESS, DAT_CLASS_WARNING, DAT_RETURN, DAT_SUBTYPE_MASK, DAT_TYPE_MASK,
-};
+pub use crate::error::*;
 
 /// C enumeration `enum dat_return_type`.
 pub type DAT_RETURN_TYPE = u32;
