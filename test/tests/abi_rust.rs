@@ -417,7 +417,8 @@ fn defined_below(folder: &Path, constants: &mut BTreeSet<String>, types: &mut BT
 /// Adds the names that a source file defines, and those of the modules of 1.2 that it re-exports.
 fn defined_in(file: &Path, constants: &mut BTreeSet<String>, types: &mut BTreeSet<String>) {
     let source = std::fs::read_to_string(file).expect("a source file is UTF-8 text");
-    for line in source.lines() {
+    // Definitions in the body of a macro are indented. Those whose name is an argument of the macro contain ` $`.
+    for line in source.lines().map(str::trim_start).filter(|line| !line.contains(" $")) {
         let word =
             |rest: &str| rest.split([' ', ':', ';', '=']).next().expect("`split` returns at least one part").to_owned();
         if let Some(rest) = line.strip_prefix("pub const ") {

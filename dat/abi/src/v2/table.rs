@@ -6,6 +6,7 @@ use super::attr::*;
 use super::error::*;
 use super::event::*;
 use super::types::*;
+use crate::table::provider_table;
 
 /// Type of a C `va_list` parameter. On x86-64 it is a pointer to the state of the argument list.
 pub type va_list = *mut c_void;
@@ -259,91 +260,19 @@ pub type DAT_IA_HA_RELATED_FUNC =
 pub type DAT_HANDLE_EXTENDEDOP_FUNC =
     unsafe extern "C" fn(handle: DAT_HANDLE, extended_op: DAT_EXTENDED_OP, argument_list: va_list) -> DAT_RETURN;
 
-/// `struct dat_provider`, 648 bytes: the table of 1.2, and eleven more functions.
-///
-/// The table of another implementation may have null entries, for which libdat returns `DAT_NOT_IMPLEMENTED`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct DAT_PROVIDER {
-    pub device_name: *const c_char,
-    pub extension: DAT_PVOID,
-    pub ia_open_func: Option<DAT_IA_OPEN_FUNC>,
-    pub ia_query_func: Option<DAT_IA_QUERY_FUNC>,
-    pub ia_close_func: Option<DAT_IA_CLOSE_FUNC>,
-    pub set_consumer_context_func: Option<DAT_SET_CONSUMER_CONTEXT_FUNC>,
-    pub get_consumer_context_func: Option<DAT_GET_CONSUMER_CONTEXT_FUNC>,
-    pub get_handle_type_func: Option<DAT_GET_HANDLE_TYPE_FUNC>,
-    pub cno_create_func: Option<DAT_CNO_CREATE_FUNC>,
-    pub cno_modify_agent_func: Option<DAT_CNO_MODIFY_AGENT_FUNC>,
-    pub cno_query_func: Option<DAT_CNO_QUERY_FUNC>,
-    pub cno_free_func: Option<DAT_CNO_FREE_FUNC>,
-    pub cno_wait_func: Option<DAT_CNO_WAIT_FUNC>,
-    pub cr_query_func: Option<DAT_CR_QUERY_FUNC>,
-    pub cr_accept_func: Option<DAT_CR_ACCEPT_FUNC>,
-    pub cr_reject_func: Option<DAT_CR_REJECT_FUNC>,
-    pub cr_handoff_func: Option<DAT_CR_HANDOFF_FUNC>,
-    pub evd_create_func: Option<DAT_EVD_CREATE_FUNC>,
-    pub evd_query_func: Option<DAT_EVD_QUERY_FUNC>,
-    pub evd_modify_cno_func: Option<DAT_EVD_MODIFY_CNO_FUNC>,
-    pub evd_enable_func: Option<DAT_EVD_ENABLE_FUNC>,
-    pub evd_disable_func: Option<DAT_EVD_DISABLE_FUNC>,
-    pub evd_wait_func: Option<DAT_EVD_WAIT_FUNC>,
-    pub evd_resize_func: Option<DAT_EVD_RESIZE_FUNC>,
-    pub evd_post_se_func: Option<DAT_EVD_POST_SE_FUNC>,
-    pub evd_dequeue_func: Option<DAT_EVD_DEQUEUE_FUNC>,
-    pub evd_free_func: Option<DAT_EVD_FREE_FUNC>,
-    pub ep_create_func: Option<DAT_EP_CREATE_FUNC>,
-    pub ep_query_func: Option<DAT_EP_QUERY_FUNC>,
-    pub ep_modify_func: Option<DAT_EP_MODIFY_FUNC>,
-    pub ep_connect_func: Option<DAT_EP_CONNECT_FUNC>,
-    pub ep_dup_connect_func: Option<DAT_EP_DUP_CONNECT_FUNC>,
-    pub ep_disconnect_func: Option<DAT_EP_DISCONNECT_FUNC>,
-    pub ep_post_send_func: Option<DAT_EP_POST_SEND_FUNC>,
-    pub ep_post_recv_func: Option<DAT_EP_POST_RECV_FUNC>,
-    pub ep_post_rdma_read_func: Option<DAT_EP_POST_RDMA_READ_FUNC>,
-    pub ep_post_rdma_write_func: Option<DAT_EP_POST_RDMA_WRITE_FUNC>,
-    pub ep_get_status_func: Option<DAT_EP_GET_STATUS_FUNC>,
-    pub ep_free_func: Option<DAT_EP_FREE_FUNC>,
-    pub lmr_create_func: Option<DAT_LMR_CREATE_FUNC>,
-    pub lmr_query_func: Option<DAT_LMR_QUERY_FUNC>,
-    pub lmr_free_func: Option<DAT_LMR_FREE_FUNC>,
-    pub rmr_create_func: Option<DAT_RMR_CREATE_FUNC>,
-    pub rmr_query_func: Option<DAT_RMR_QUERY_FUNC>,
-    pub rmr_bind_func: Option<DAT_RMR_BIND_FUNC>,
-    pub rmr_free_func: Option<DAT_RMR_FREE_FUNC>,
-    pub psp_create_func: Option<DAT_PSP_CREATE_FUNC>,
-    pub psp_query_func: Option<DAT_PSP_QUERY_FUNC>,
-    pub psp_free_func: Option<DAT_PSP_FREE_FUNC>,
-    pub rsp_create_func: Option<DAT_RSP_CREATE_FUNC>,
-    pub rsp_query_func: Option<DAT_RSP_QUERY_FUNC>,
-    pub rsp_free_func: Option<DAT_RSP_FREE_FUNC>,
-    pub pz_create_func: Option<DAT_PZ_CREATE_FUNC>,
-    pub pz_query_func: Option<DAT_PZ_QUERY_FUNC>,
-    pub pz_free_func: Option<DAT_PZ_FREE_FUNC>,
-    pub psp_create_any_func: Option<DAT_PSP_CREATE_ANY_FUNC>,
-    pub ep_reset_func: Option<DAT_EP_RESET_FUNC>,
-    pub evd_set_unwaitable_func: Option<DAT_EVD_SET_UNWAITABLE_FUNC>,
-    pub evd_clear_unwaitable_func: Option<DAT_EVD_CLEAR_UNWAITABLE_FUNC>,
-    pub lmr_sync_rdma_read_func: Option<DAT_LMR_SYNC_RDMA_READ_FUNC>,
-    pub lmr_sync_rdma_write_func: Option<DAT_LMR_SYNC_RDMA_WRITE_FUNC>,
-    pub ep_create_with_srq_func: Option<DAT_EP_CREATE_WITH_SRQ_FUNC>,
-    pub ep_recv_query_func: Option<DAT_EP_RECV_QUERY_FUNC>,
-    pub ep_set_watermark_func: Option<DAT_EP_SET_WATERMARK_FUNC>,
-    pub srq_create_func: Option<DAT_SRQ_CREATE_FUNC>,
-    pub srq_free_func: Option<DAT_SRQ_FREE_FUNC>,
-    pub srq_post_recv_func: Option<DAT_SRQ_POST_RECV_FUNC>,
-    pub srq_query_func: Option<DAT_SRQ_QUERY_FUNC>,
-    pub srq_resize_func: Option<DAT_SRQ_RESIZE_FUNC>,
-    pub srq_set_lw_func: Option<DAT_SRQ_SET_LW_FUNC>,
-    pub csp_create_func: Option<DAT_CSP_CREATE_FUNC>,
-    pub csp_query_func: Option<DAT_CSP_QUERY_FUNC>,
-    pub csp_free_func: Option<DAT_CSP_FREE_FUNC>,
-    pub ep_common_connect_func: Option<DAT_EP_COMMON_CONNECT_FUNC>,
-    pub rmr_create_for_ep_func: Option<DAT_RMR_CREATE_FOR_EP_FUNC>,
-    pub ep_post_send_with_invalidate_func: Option<DAT_EP_POST_SEND_WITH_INVALIDATE_FUNC>,
-    pub ep_post_rdma_read_to_rmr_func: Option<DAT_EP_POST_RDMA_READ_TO_RMR_FUNC>,
-    pub cno_fd_create_func: Option<DAT_CNO_FD_CREATE_FUNC>,
-    pub cno_trigger_func: Option<DAT_CNO_TRIGGER_FUNC>,
-    pub ia_ha_related_func: Option<DAT_IA_HA_RELATED_FUNC>,
-    pub handle_extendedop_func: Option<DAT_HANDLE_EXTENDEDOP_FUNC>,
+provider_table! {
+    /// `struct dat_provider`, 648 bytes: the table of 1.2, and eleven more functions.
+    ///
+    /// The table of another implementation may have null entries, for which libdat returns `DAT_NOT_IMPLEMENTED`.
+    csp_create_func: DAT_CSP_CREATE_FUNC,
+    csp_query_func: DAT_CSP_QUERY_FUNC,
+    csp_free_func: DAT_CSP_FREE_FUNC,
+    ep_common_connect_func: DAT_EP_COMMON_CONNECT_FUNC,
+    rmr_create_for_ep_func: DAT_RMR_CREATE_FOR_EP_FUNC,
+    ep_post_send_with_invalidate_func: DAT_EP_POST_SEND_WITH_INVALIDATE_FUNC,
+    ep_post_rdma_read_to_rmr_func: DAT_EP_POST_RDMA_READ_TO_RMR_FUNC,
+    cno_fd_create_func: DAT_CNO_FD_CREATE_FUNC,
+    cno_trigger_func: DAT_CNO_TRIGGER_FUNC,
+    ia_ha_related_func: DAT_IA_HA_RELATED_FUNC,
+    handle_extendedop_func: DAT_HANDLE_EXTENDEDOP_FUNC,
 }
