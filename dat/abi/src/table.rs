@@ -43,12 +43,6 @@ pub type DAT_CNO_CREATE_FUNC = unsafe extern "C" fn(
 /// Type of `dat_cno_modify_agent`.
 pub type DAT_CNO_MODIFY_AGENT_FUNC =
     unsafe extern "C" fn(cno_handle: DAT_CNO_HANDLE, agent: DAT_OS_WAIT_PROXY_AGENT) -> DAT_RETURN;
-/// Type of `dat_cno_query`.
-pub type DAT_CNO_QUERY_FUNC = unsafe extern "C" fn(
-    cno_handle: DAT_CNO_HANDLE,
-    cno_param_mask: DAT_CNO_PARAM_MASK,
-    cno_param: *mut DAT_CNO_PARAM,
-) -> DAT_RETURN;
 /// Type of `dat_cno_free`.
 pub type DAT_CNO_FREE_FUNC = unsafe extern "C" fn(cno_handle: DAT_CNO_HANDLE) -> DAT_RETURN;
 /// Type of `dat_cno_wait`. Cancellation may end the call, so it is allowed to unwind.
@@ -59,14 +53,6 @@ pub type DAT_CNO_WAIT_FUNC = unsafe extern "C-unwind" fn(
 ) -> DAT_RETURN;
 /// Type of `dat_evd_enable`.
 pub type DAT_EVD_ENABLE_FUNC = unsafe extern "C" fn(evd_handle: DAT_EVD_HANDLE) -> DAT_RETURN;
-/// Type of `dat_evd_wait`. Cancellation may end the call, so it is allowed to unwind.
-pub type DAT_EVD_WAIT_FUNC = unsafe extern "C-unwind" fn(
-    evd_handle: DAT_EVD_HANDLE,
-    timeout: DAT_TIMEOUT,
-    threshold: DAT_COUNT,
-    event: *mut DAT_EVENT,
-    n_more_events: *mut DAT_COUNT,
-) -> DAT_RETURN;
 /// Type of `dat_evd_disable`.
 pub type DAT_EVD_DISABLE_FUNC = unsafe extern "C" fn(evd_handle: DAT_EVD_HANDLE) -> DAT_RETURN;
 /// Type of `dat_evd_set_unwaitable`.
@@ -92,15 +78,6 @@ pub type DAT_IA_OPENV_FUNC = unsafe extern "C" fn(
 ) -> DAT_RETURN;
 /// Type of `dat_ia_close`.
 pub type DAT_IA_CLOSE_FUNC = unsafe extern "C" fn(ia_handle: DAT_IA_HANDLE, close_flags: DAT_CLOSE_FLAGS) -> DAT_RETURN;
-/// Type of `dat_ia_query`.
-pub type DAT_IA_QUERY_FUNC = unsafe extern "C" fn(
-    ia_handle: DAT_IA_HANDLE,
-    async_evd_handle: *mut DAT_EVD_HANDLE,
-    ia_attr_mask: DAT_IA_ATTR_MASK,
-    ia_attr: *mut DAT_IA_ATTR,
-    provider_attr_mask: DAT_PROVIDER_ATTR_MASK,
-    provider_attr: *mut DAT_PROVIDER_ATTR,
-) -> DAT_RETURN;
 /// Type of `dat_set_consumer_context`.
 pub type DAT_SET_CONSUMER_CONTEXT_FUNC =
     unsafe extern "C" fn(dat_handle: DAT_HANDLE, context: DAT_CONTEXT) -> DAT_RETURN;
@@ -129,10 +106,6 @@ pub type DAT_CR_REJECT_FUNC = unsafe extern "C" fn(cr_handle: DAT_CR_HANDLE) -> 
 pub type DAT_CR_HANDOFF_FUNC = unsafe extern "C" fn(cr_handle: DAT_CR_HANDLE, handoff: DAT_CONN_QUAL) -> DAT_RETURN;
 /// Type of `dat_evd_resize`.
 pub type DAT_EVD_RESIZE_FUNC = unsafe extern "C" fn(evd_handle: DAT_EVD_HANDLE, evd_min_qlen: DAT_COUNT) -> DAT_RETURN;
-/// Type of `dat_evd_post_se`.
-pub type DAT_EVD_POST_SE_FUNC = unsafe extern "C" fn(evd_handle: DAT_EVD_HANDLE, event: *const DAT_EVENT) -> DAT_RETURN;
-/// Type of `dat_evd_dequeue`.
-pub type DAT_EVD_DEQUEUE_FUNC = unsafe extern "C" fn(evd_handle: DAT_EVD_HANDLE, event: *mut DAT_EVENT) -> DAT_RETURN;
 /// Type of `dat_evd_free`.
 pub type DAT_EVD_FREE_FUNC = unsafe extern "C" fn(evd_handle: DAT_EVD_HANDLE) -> DAT_RETURN;
 /// Type of `dat_evd_query`.
@@ -140,39 +113,6 @@ pub type DAT_EVD_QUERY_FUNC = unsafe extern "C" fn(
     evd_handle: DAT_EVD_HANDLE,
     evd_param_mask: DAT_EVD_PARAM_MASK,
     evd_param: *mut DAT_EVD_PARAM,
-) -> DAT_RETURN;
-/// Type of `dat_ep_create`.
-pub type DAT_EP_CREATE_FUNC = unsafe extern "C" fn(
-    ia_handle: DAT_IA_HANDLE,
-    pz_handle: DAT_PZ_HANDLE,
-    recv_completion_evd_handle: DAT_EVD_HANDLE,
-    request_completion_evd_handle: DAT_EVD_HANDLE,
-    connect_evd_handle: DAT_EVD_HANDLE,
-    ep_attributes: *const DAT_EP_ATTR,
-    ep_handle: *mut DAT_EP_HANDLE,
-) -> DAT_RETURN;
-/// Type of `dat_ep_create_with_srq`.
-pub type DAT_EP_CREATE_WITH_SRQ_FUNC = unsafe extern "C" fn(
-    ia_handle: DAT_IA_HANDLE,
-    pz_handle: DAT_PZ_HANDLE,
-    recv_completion_evd_handle: DAT_EVD_HANDLE,
-    request_completion_evd_handle: DAT_EVD_HANDLE,
-    connect_evd_handle: DAT_EVD_HANDLE,
-    srq_handle: DAT_SRQ_HANDLE,
-    ep_attributes: *const DAT_EP_ATTR,
-    ep_handle: *mut DAT_EP_HANDLE,
-) -> DAT_RETURN;
-/// Type of `dat_ep_query`.
-pub type DAT_EP_QUERY_FUNC = unsafe extern "C" fn(
-    ep_handle: DAT_EP_HANDLE,
-    ep_param_mask: DAT_EP_PARAM_MASK,
-    ep_param: *mut DAT_EP_PARAM,
-) -> DAT_RETURN;
-/// Type of `dat_ep_modify`.
-pub type DAT_EP_MODIFY_FUNC = unsafe extern "C" fn(
-    ep_handle: DAT_EP_HANDLE,
-    ep_param_mask: DAT_EP_PARAM_MASK,
-    ep_param: *const DAT_EP_PARAM,
 ) -> DAT_RETURN;
 /// Type of `dat_ep_connect`.
 pub type DAT_EP_CONNECT_FUNC = unsafe extern "C" fn(
@@ -197,40 +137,6 @@ pub type DAT_EP_DUP_CONNECT_FUNC = unsafe extern "C" fn(
 /// Type of `dat_ep_disconnect`.
 pub type DAT_EP_DISCONNECT_FUNC =
     unsafe extern "C" fn(ep_handle: DAT_EP_HANDLE, close_flags: DAT_CLOSE_FLAGS) -> DAT_RETURN;
-/// Type of `dat_ep_post_send`.
-pub type DAT_EP_POST_SEND_FUNC = unsafe extern "C" fn(
-    ep_handle: DAT_EP_HANDLE,
-    num_segments: DAT_COUNT,
-    local_iov: *mut DAT_LMR_TRIPLET,
-    user_cookie: DAT_DTO_COOKIE,
-    completion_flags: DAT_COMPLETION_FLAGS,
-) -> DAT_RETURN;
-/// Type of `dat_ep_post_recv`.
-pub type DAT_EP_POST_RECV_FUNC = unsafe extern "C" fn(
-    ep_handle: DAT_EP_HANDLE,
-    num_segments: DAT_COUNT,
-    local_iov: *mut DAT_LMR_TRIPLET,
-    user_cookie: DAT_DTO_COOKIE,
-    completion_flags: DAT_COMPLETION_FLAGS,
-) -> DAT_RETURN;
-/// Type of `dat_ep_post_rdma_read`.
-pub type DAT_EP_POST_RDMA_READ_FUNC = unsafe extern "C" fn(
-    ep_handle: DAT_EP_HANDLE,
-    num_segments: DAT_COUNT,
-    local_iov: *mut DAT_LMR_TRIPLET,
-    user_cookie: DAT_DTO_COOKIE,
-    remote_iov: *const DAT_RMR_TRIPLET,
-    completion_flags: DAT_COMPLETION_FLAGS,
-) -> DAT_RETURN;
-/// Type of `dat_ep_post_rdma_write`.
-pub type DAT_EP_POST_RDMA_WRITE_FUNC = unsafe extern "C" fn(
-    ep_handle: DAT_EP_HANDLE,
-    num_segments: DAT_COUNT,
-    local_iov: *mut DAT_LMR_TRIPLET,
-    user_cookie: DAT_DTO_COOKIE,
-    remote_iov: *const DAT_RMR_TRIPLET,
-    completion_flags: DAT_COMPLETION_FLAGS,
-) -> DAT_RETURN;
 /// Type of `dat_ep_get_status`.
 pub type DAT_EP_GET_STATUS_FUNC = unsafe extern "C" fn(
     ep_handle: DAT_EP_HANDLE,
@@ -256,33 +162,9 @@ pub type DAT_EP_SET_WATERMARK_FUNC = unsafe extern "C" fn(
 ) -> DAT_RETURN;
 /// Type of `dat_lmr_free`.
 pub type DAT_LMR_FREE_FUNC = unsafe extern "C" fn(lmr_handle: DAT_LMR_HANDLE) -> DAT_RETURN;
-/// Type of `dat_lmr_query`.
-pub type DAT_LMR_QUERY_FUNC = unsafe extern "C" fn(
-    lmr_handle: DAT_LMR_HANDLE,
-    lmr_param_mask: DAT_LMR_PARAM_MASK,
-    lmr_param: *mut DAT_LMR_PARAM,
-) -> DAT_RETURN;
-/// Type of `dat_lmr_sync_rdma_read`.
-pub type DAT_LMR_SYNC_RDMA_READ_FUNC = unsafe extern "C" fn(
-    ia_handle: DAT_IA_HANDLE,
-    local_segments: *const DAT_LMR_TRIPLET,
-    num_segments: DAT_VLEN,
-) -> DAT_RETURN;
-/// Type of `dat_lmr_sync_rdma_write`.
-pub type DAT_LMR_SYNC_RDMA_WRITE_FUNC = unsafe extern "C" fn(
-    ia_handle: DAT_IA_HANDLE,
-    local_segments: *const DAT_LMR_TRIPLET,
-    num_segments: DAT_VLEN,
-) -> DAT_RETURN;
 /// Type of `dat_rmr_create`.
 pub type DAT_RMR_CREATE_FUNC =
     unsafe extern "C" fn(pz_handle: DAT_PZ_HANDLE, rmr_handle: *mut DAT_RMR_HANDLE) -> DAT_RETURN;
-/// Type of `dat_rmr_query`.
-pub type DAT_RMR_QUERY_FUNC = unsafe extern "C" fn(
-    rmr_handle: DAT_RMR_HANDLE,
-    rmr_param_mask: DAT_RMR_PARAM_MASK,
-    rmr_param: *mut DAT_RMR_PARAM,
-) -> DAT_RETURN;
 /// Type of `dat_rmr_bind`.
 pub type DAT_RMR_BIND_FUNC = unsafe extern "C" fn(
     rmr_handle: DAT_RMR_HANDLE,
@@ -367,13 +249,6 @@ pub type DAT_SRQ_QUERY_FUNC = unsafe extern "C" fn(
 /// Type of `dat_srq_resize`.
 pub type DAT_SRQ_RESIZE_FUNC =
     unsafe extern "C" fn(srq_handle: DAT_SRQ_HANDLE, srq_queue_length: DAT_COUNT) -> DAT_RETURN;
-/// Type of `dat_srq_post_recv`.
-pub type DAT_SRQ_POST_RECV_FUNC = unsafe extern "C" fn(
-    srq_handle: DAT_SRQ_HANDLE,
-    num_segments: DAT_COUNT,
-    local_iov: *mut DAT_LMR_TRIPLET,
-    user_cookie: DAT_DTO_COOKIE,
-) -> DAT_RETURN;
 /// Name of the function that libdat calls to initialise a provider library.
 pub const DAT_PROVIDER_INIT_FUNC_STR: &CStr = c"dat_provider_init";
 /// Name of the function that libdat calls to finalise a provider library.
@@ -383,6 +258,160 @@ pub type DAT_PROVIDER_INIT_FUNC =
     unsafe extern "C" fn(provider_info: *const DAT_PROVIDER_INFO, instance_data: *const c_char);
 /// Type of `dat_provider_fini`.
 pub type DAT_PROVIDER_FINI_FUNC = unsafe extern "C" fn(provider_info: *const DAT_PROVIDER_INFO);
+
+/// Defines the types of the functions whose arguments differ between the versions only in the definitions of the records
+/// and flags that they name. The types use the definitions that the invoking module imports.
+macro_rules! functions_of_version {
+    () => {
+        /// Type of `dat_cno_query`.
+        pub type DAT_CNO_QUERY_FUNC = unsafe extern "C" fn(
+            cno_handle: DAT_CNO_HANDLE,
+            cno_param_mask: DAT_CNO_PARAM_MASK,
+            cno_param: *mut DAT_CNO_PARAM,
+        ) -> DAT_RETURN;
+
+        /// Type of `dat_evd_wait`. Cancellation may end the call, so it is allowed to unwind.
+        pub type DAT_EVD_WAIT_FUNC = unsafe extern "C-unwind" fn(
+            evd_handle: DAT_EVD_HANDLE,
+            timeout: DAT_TIMEOUT,
+            threshold: DAT_COUNT,
+            event: *mut DAT_EVENT,
+            n_more_events: *mut DAT_COUNT,
+        ) -> DAT_RETURN;
+
+        /// Type of `dat_ia_query`.
+        pub type DAT_IA_QUERY_FUNC = unsafe extern "C" fn(
+            ia_handle: DAT_IA_HANDLE,
+            async_evd_handle: *mut DAT_EVD_HANDLE,
+            ia_attr_mask: DAT_IA_ATTR_MASK,
+            ia_attr: *mut DAT_IA_ATTR,
+            provider_attr_mask: DAT_PROVIDER_ATTR_MASK,
+            provider_attr: *mut DAT_PROVIDER_ATTR,
+        ) -> DAT_RETURN;
+
+        /// Type of `dat_evd_post_se`.
+        pub type DAT_EVD_POST_SE_FUNC =
+            unsafe extern "C" fn(evd_handle: DAT_EVD_HANDLE, event: *const DAT_EVENT) -> DAT_RETURN;
+
+        /// Type of `dat_evd_dequeue`.
+        pub type DAT_EVD_DEQUEUE_FUNC =
+            unsafe extern "C" fn(evd_handle: DAT_EVD_HANDLE, event: *mut DAT_EVENT) -> DAT_RETURN;
+
+        /// Type of `dat_ep_create`.
+        pub type DAT_EP_CREATE_FUNC = unsafe extern "C" fn(
+            ia_handle: DAT_IA_HANDLE,
+            pz_handle: DAT_PZ_HANDLE,
+            recv_completion_evd_handle: DAT_EVD_HANDLE,
+            request_completion_evd_handle: DAT_EVD_HANDLE,
+            connect_evd_handle: DAT_EVD_HANDLE,
+            ep_attributes: *const DAT_EP_ATTR,
+            ep_handle: *mut DAT_EP_HANDLE,
+        ) -> DAT_RETURN;
+
+        /// Type of `dat_ep_create_with_srq`.
+        pub type DAT_EP_CREATE_WITH_SRQ_FUNC = unsafe extern "C" fn(
+            ia_handle: DAT_IA_HANDLE,
+            pz_handle: DAT_PZ_HANDLE,
+            recv_completion_evd_handle: DAT_EVD_HANDLE,
+            request_completion_evd_handle: DAT_EVD_HANDLE,
+            connect_evd_handle: DAT_EVD_HANDLE,
+            srq_handle: DAT_SRQ_HANDLE,
+            ep_attributes: *const DAT_EP_ATTR,
+            ep_handle: *mut DAT_EP_HANDLE,
+        ) -> DAT_RETURN;
+
+        /// Type of `dat_ep_query`.
+        pub type DAT_EP_QUERY_FUNC = unsafe extern "C" fn(
+            ep_handle: DAT_EP_HANDLE,
+            ep_param_mask: DAT_EP_PARAM_MASK,
+            ep_param: *mut DAT_EP_PARAM,
+        ) -> DAT_RETURN;
+
+        /// Type of `dat_ep_modify`.
+        pub type DAT_EP_MODIFY_FUNC = unsafe extern "C" fn(
+            ep_handle: DAT_EP_HANDLE,
+            ep_param_mask: DAT_EP_PARAM_MASK,
+            ep_param: *const DAT_EP_PARAM,
+        ) -> DAT_RETURN;
+
+        /// Type of `dat_ep_post_send`.
+        pub type DAT_EP_POST_SEND_FUNC = unsafe extern "C" fn(
+            ep_handle: DAT_EP_HANDLE,
+            num_segments: DAT_COUNT,
+            local_iov: *mut DAT_LMR_TRIPLET,
+            user_cookie: DAT_DTO_COOKIE,
+            completion_flags: DAT_COMPLETION_FLAGS,
+        ) -> DAT_RETURN;
+
+        /// Type of `dat_ep_post_recv`.
+        pub type DAT_EP_POST_RECV_FUNC = unsafe extern "C" fn(
+            ep_handle: DAT_EP_HANDLE,
+            num_segments: DAT_COUNT,
+            local_iov: *mut DAT_LMR_TRIPLET,
+            user_cookie: DAT_DTO_COOKIE,
+            completion_flags: DAT_COMPLETION_FLAGS,
+        ) -> DAT_RETURN;
+
+        /// Type of `dat_ep_post_rdma_read`.
+        pub type DAT_EP_POST_RDMA_READ_FUNC = unsafe extern "C" fn(
+            ep_handle: DAT_EP_HANDLE,
+            num_segments: DAT_COUNT,
+            local_iov: *mut DAT_LMR_TRIPLET,
+            user_cookie: DAT_DTO_COOKIE,
+            remote_iov: *const DAT_RMR_TRIPLET,
+            completion_flags: DAT_COMPLETION_FLAGS,
+        ) -> DAT_RETURN;
+
+        /// Type of `dat_ep_post_rdma_write`.
+        pub type DAT_EP_POST_RDMA_WRITE_FUNC = unsafe extern "C" fn(
+            ep_handle: DAT_EP_HANDLE,
+            num_segments: DAT_COUNT,
+            local_iov: *mut DAT_LMR_TRIPLET,
+            user_cookie: DAT_DTO_COOKIE,
+            remote_iov: *const DAT_RMR_TRIPLET,
+            completion_flags: DAT_COMPLETION_FLAGS,
+        ) -> DAT_RETURN;
+
+        /// Type of `dat_lmr_query`.
+        pub type DAT_LMR_QUERY_FUNC = unsafe extern "C" fn(
+            lmr_handle: DAT_LMR_HANDLE,
+            lmr_param_mask: DAT_LMR_PARAM_MASK,
+            lmr_param: *mut DAT_LMR_PARAM,
+        ) -> DAT_RETURN;
+
+        /// Type of `dat_lmr_sync_rdma_read`.
+        pub type DAT_LMR_SYNC_RDMA_READ_FUNC = unsafe extern "C" fn(
+            ia_handle: DAT_IA_HANDLE,
+            local_segments: *const DAT_LMR_TRIPLET,
+            num_segments: DAT_VLEN,
+        ) -> DAT_RETURN;
+
+        /// Type of `dat_lmr_sync_rdma_write`.
+        pub type DAT_LMR_SYNC_RDMA_WRITE_FUNC = unsafe extern "C" fn(
+            ia_handle: DAT_IA_HANDLE,
+            local_segments: *const DAT_LMR_TRIPLET,
+            num_segments: DAT_VLEN,
+        ) -> DAT_RETURN;
+
+        /// Type of `dat_rmr_query`.
+        pub type DAT_RMR_QUERY_FUNC = unsafe extern "C" fn(
+            rmr_handle: DAT_RMR_HANDLE,
+            rmr_param_mask: DAT_RMR_PARAM_MASK,
+            rmr_param: *mut DAT_RMR_PARAM,
+        ) -> DAT_RETURN;
+
+        /// Type of `dat_srq_post_recv`.
+        pub type DAT_SRQ_POST_RECV_FUNC = unsafe extern "C" fn(
+            srq_handle: DAT_SRQ_HANDLE,
+            num_segments: DAT_COUNT,
+            local_iov: *mut DAT_LMR_TRIPLET,
+            user_cookie: DAT_DTO_COOKIE,
+        ) -> DAT_RETURN;
+    };
+}
+pub(crate) use functions_of_version;
+
+functions_of_version!();
 
 /// Defines the provider table of a version: the 70 members that both versions have, and the functions that the version
 /// adds.

@@ -6,7 +6,7 @@ use super::attr::*;
 use super::error::*;
 use super::event::*;
 use super::types::*;
-use crate::table::provider_table;
+use crate::table::{functions_of_version, provider_table};
 
 /// Type of a C `va_list` parameter. On x86-64 it is a pointer to the state of the argument list.
 pub type va_list = *mut c_void;
@@ -29,13 +29,6 @@ pub type DAT_LMR_CREATE_FUNC = unsafe extern "C" fn(
     registered_address: *mut DAT_VADDR,
 ) -> DAT_RETURN;
 
-/// Type of `dat_lmr_query`.
-pub type DAT_LMR_QUERY_FUNC = unsafe extern "C" fn(
-    lmr_handle: DAT_LMR_HANDLE,
-    lmr_param_mask: DAT_LMR_PARAM_MASK,
-    lmr_param: *mut DAT_LMR_PARAM,
-) -> DAT_RETURN;
-
 /// Type of `dat_cno_fd_create`.
 pub type DAT_CNO_FD_CREATE_FUNC = unsafe extern "C" fn(
     ia_handle: DAT_IA_HANDLE,
@@ -47,78 +40,9 @@ pub type DAT_CNO_FD_CREATE_FUNC = unsafe extern "C" fn(
 pub type DAT_CNO_TRIGGER_FUNC =
     unsafe extern "C" fn(cno_handle: DAT_CNO_HANDLE, trigger: *mut DAT_EVD_HANDLE) -> DAT_RETURN;
 
-/// Type of `dat_cno_query`.
-pub type DAT_CNO_QUERY_FUNC = unsafe extern "C" fn(
-    cno_handle: DAT_CNO_HANDLE,
-    cno_param_mask: DAT_CNO_PARAM_MASK,
-    cno_param: *mut DAT_CNO_PARAM,
-) -> DAT_RETURN;
-
-/// Type of `dat_evd_wait`. Cancellation may end the call, so it is allowed to unwind.
-pub type DAT_EVD_WAIT_FUNC = unsafe extern "C-unwind" fn(
-    evd_handle: DAT_EVD_HANDLE,
-    timeout: DAT_TIMEOUT,
-    threshold: DAT_COUNT,
-    event: *mut DAT_EVENT,
-    n_more_events: *mut DAT_COUNT,
-) -> DAT_RETURN;
-
-/// Type of `dat_ia_query`.
-pub type DAT_IA_QUERY_FUNC = unsafe extern "C" fn(
-    ia_handle: DAT_IA_HANDLE,
-    async_evd_handle: *mut DAT_EVD_HANDLE,
-    ia_attr_mask: DAT_IA_ATTR_MASK,
-    ia_attr: *mut DAT_IA_ATTR,
-    provider_attr_mask: DAT_PROVIDER_ATTR_MASK,
-    provider_attr: *mut DAT_PROVIDER_ATTR,
-) -> DAT_RETURN;
-
 /// Type of `dat_cr_reject`.
 pub type DAT_CR_REJECT_FUNC =
     unsafe extern "C" fn(cr_handle: DAT_CR_HANDLE, private_data_size: DAT_COUNT, private_data: DAT_PVOID) -> DAT_RETURN;
-
-/// Type of `dat_evd_post_se`.
-pub type DAT_EVD_POST_SE_FUNC = unsafe extern "C" fn(evd_handle: DAT_EVD_HANDLE, event: *const DAT_EVENT) -> DAT_RETURN;
-
-/// Type of `dat_evd_dequeue`.
-pub type DAT_EVD_DEQUEUE_FUNC = unsafe extern "C" fn(evd_handle: DAT_EVD_HANDLE, event: *mut DAT_EVENT) -> DAT_RETURN;
-
-/// Type of `dat_ep_create`.
-pub type DAT_EP_CREATE_FUNC = unsafe extern "C" fn(
-    ia_handle: DAT_IA_HANDLE,
-    pz_handle: DAT_PZ_HANDLE,
-    recv_completion_evd_handle: DAT_EVD_HANDLE,
-    request_completion_evd_handle: DAT_EVD_HANDLE,
-    connect_evd_handle: DAT_EVD_HANDLE,
-    ep_attributes: *const DAT_EP_ATTR,
-    ep_handle: *mut DAT_EP_HANDLE,
-) -> DAT_RETURN;
-
-/// Type of `dat_ep_create_with_srq`.
-pub type DAT_EP_CREATE_WITH_SRQ_FUNC = unsafe extern "C" fn(
-    ia_handle: DAT_IA_HANDLE,
-    pz_handle: DAT_PZ_HANDLE,
-    recv_completion_evd_handle: DAT_EVD_HANDLE,
-    request_completion_evd_handle: DAT_EVD_HANDLE,
-    connect_evd_handle: DAT_EVD_HANDLE,
-    srq_handle: DAT_SRQ_HANDLE,
-    ep_attributes: *const DAT_EP_ATTR,
-    ep_handle: *mut DAT_EP_HANDLE,
-) -> DAT_RETURN;
-
-/// Type of `dat_ep_query`.
-pub type DAT_EP_QUERY_FUNC = unsafe extern "C" fn(
-    ep_handle: DAT_EP_HANDLE,
-    ep_param_mask: DAT_EP_PARAM_MASK,
-    ep_param: *mut DAT_EP_PARAM,
-) -> DAT_RETURN;
-
-/// Type of `dat_ep_modify`.
-pub type DAT_EP_MODIFY_FUNC = unsafe extern "C" fn(
-    ep_handle: DAT_EP_HANDLE,
-    ep_param_mask: DAT_EP_PARAM_MASK,
-    ep_param: *const DAT_EP_PARAM,
-) -> DAT_RETURN;
 
 /// Type of `dat_ep_common_connect`.
 pub type DAT_EP_COMMON_CONNECT_FUNC = unsafe extern "C" fn(
@@ -127,15 +51,6 @@ pub type DAT_EP_COMMON_CONNECT_FUNC = unsafe extern "C" fn(
     timeout: DAT_TIMEOUT,
     private_data_size: DAT_COUNT,
     private_data: DAT_PVOID,
-) -> DAT_RETURN;
-
-/// Type of `dat_ep_post_send`.
-pub type DAT_EP_POST_SEND_FUNC = unsafe extern "C" fn(
-    ep_handle: DAT_EP_HANDLE,
-    num_segments: DAT_COUNT,
-    local_iov: *mut DAT_LMR_TRIPLET,
-    user_cookie: DAT_DTO_COOKIE,
-    completion_flags: DAT_COMPLETION_FLAGS,
 ) -> DAT_RETURN;
 
 /// Type of `dat_ep_post_send_with_invalidate`.
@@ -149,25 +64,6 @@ pub type DAT_EP_POST_SEND_WITH_INVALIDATE_FUNC = unsafe extern "C" fn(
     rmr_context: DAT_RMR_CONTEXT,
 ) -> DAT_RETURN;
 
-/// Type of `dat_ep_post_recv`.
-pub type DAT_EP_POST_RECV_FUNC = unsafe extern "C" fn(
-    ep_handle: DAT_EP_HANDLE,
-    num_segments: DAT_COUNT,
-    local_iov: *mut DAT_LMR_TRIPLET,
-    user_cookie: DAT_DTO_COOKIE,
-    completion_flags: DAT_COMPLETION_FLAGS,
-) -> DAT_RETURN;
-
-/// Type of `dat_ep_post_rdma_read`.
-pub type DAT_EP_POST_RDMA_READ_FUNC = unsafe extern "C" fn(
-    ep_handle: DAT_EP_HANDLE,
-    num_segments: DAT_COUNT,
-    local_iov: *mut DAT_LMR_TRIPLET,
-    user_cookie: DAT_DTO_COOKIE,
-    remote_iov: *const DAT_RMR_TRIPLET,
-    completion_flags: DAT_COMPLETION_FLAGS,
-) -> DAT_RETURN;
-
 /// Type of `dat_ep_post_rdma_read_to_rmr`.
 pub type DAT_EP_POST_RDMA_READ_TO_RMR_FUNC = unsafe extern "C" fn(
     ep_handle: DAT_EP_HANDLE,
@@ -177,40 +73,9 @@ pub type DAT_EP_POST_RDMA_READ_TO_RMR_FUNC = unsafe extern "C" fn(
     completion_flags: DAT_COMPLETION_FLAGS,
 ) -> DAT_RETURN;
 
-/// Type of `dat_ep_post_rdma_write`.
-pub type DAT_EP_POST_RDMA_WRITE_FUNC = unsafe extern "C" fn(
-    ep_handle: DAT_EP_HANDLE,
-    num_segments: DAT_COUNT,
-    local_iov: *mut DAT_LMR_TRIPLET,
-    user_cookie: DAT_DTO_COOKIE,
-    remote_iov: *const DAT_RMR_TRIPLET,
-    completion_flags: DAT_COMPLETION_FLAGS,
-) -> DAT_RETURN;
-
-/// Type of `dat_lmr_sync_rdma_read`.
-pub type DAT_LMR_SYNC_RDMA_READ_FUNC = unsafe extern "C" fn(
-    ia_handle: DAT_IA_HANDLE,
-    local_segments: *const DAT_LMR_TRIPLET,
-    num_segments: DAT_VLEN,
-) -> DAT_RETURN;
-
-/// Type of `dat_lmr_sync_rdma_write`.
-pub type DAT_LMR_SYNC_RDMA_WRITE_FUNC = unsafe extern "C" fn(
-    ia_handle: DAT_IA_HANDLE,
-    local_segments: *const DAT_LMR_TRIPLET,
-    num_segments: DAT_VLEN,
-) -> DAT_RETURN;
-
 /// Type of `dat_rmr_create_for_ep`.
 pub type DAT_RMR_CREATE_FOR_EP_FUNC =
     unsafe extern "C" fn(pz_handle: DAT_PZ_HANDLE, rmr_handle: *mut DAT_RMR_HANDLE) -> DAT_RETURN;
-
-/// Type of `dat_rmr_query`.
-pub type DAT_RMR_QUERY_FUNC = unsafe extern "C" fn(
-    rmr_handle: DAT_RMR_HANDLE,
-    rmr_param_mask: DAT_RMR_PARAM_MASK,
-    rmr_param: *mut DAT_RMR_PARAM,
-) -> DAT_RETURN;
 
 /// Type of `dat_rmr_bind`.
 pub type DAT_RMR_BIND_FUNC = unsafe extern "C" fn(
@@ -244,14 +109,6 @@ pub type DAT_CSP_QUERY_FUNC = unsafe extern "C" fn(
 /// Type of `dat_csp_free`.
 pub type DAT_CSP_FREE_FUNC = unsafe extern "C" fn(csp_handle: DAT_CSP_HANDLE) -> DAT_RETURN;
 
-/// Type of `dat_srq_post_recv`.
-pub type DAT_SRQ_POST_RECV_FUNC = unsafe extern "C" fn(
-    srq_handle: DAT_SRQ_HANDLE,
-    num_segments: DAT_COUNT,
-    local_iov: *mut DAT_LMR_TRIPLET,
-    user_cookie: DAT_DTO_COOKIE,
-) -> DAT_RETURN;
-
 /// Type of the table function for `dat_registry_providers_related`.
 pub type DAT_IA_HA_RELATED_FUNC =
     unsafe extern "C" fn(ia_handle: DAT_IA_HANDLE, provider: DAT_NAME_PTR, answer: *mut DAT_BOOLEAN) -> DAT_RETURN;
@@ -259,6 +116,8 @@ pub type DAT_IA_HA_RELATED_FUNC =
 /// Type of the table function for `dat_extension_op`, which passes its variable arguments as a `va_list`.
 pub type DAT_HANDLE_EXTENDEDOP_FUNC =
     unsafe extern "C" fn(handle: DAT_HANDLE, extended_op: DAT_EXTENDED_OP, argument_list: va_list) -> DAT_RETURN;
+
+functions_of_version!();
 
 provider_table! {
     /// `struct dat_provider`, 648 bytes: the table of 1.2, and eleven more functions.
