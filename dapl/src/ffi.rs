@@ -10,13 +10,14 @@ use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use dat_abi::{
-    DAT_AGENT_FUNC, DAT_CLASS_ERROR, DAT_COUNT, DAT_EVD_HANDLE, DAT_IA_ADDRESS_PTR, DAT_INTERNAL_ERROR,
+    DAT_AGENT_FUNC, DAT_CLASS_ERROR, DAT_COUNT, DAT_EVD_HANDLE, DAT_HANDLE, DAT_IA_ADDRESS_PTR, DAT_INTERNAL_ERROR,
     DAT_LMR_TRIPLET, DAT_OS_WAIT_PROXY_AGENT, DAT_PVOID, DAT_RETURN, DAT_SUCCESS, PaddedRecord,
 };
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Handle, Result};
 use crate::provider::Segment;
 use crate::runtime::cancel;
+use crate::runtime::handle::{Object, from_handle};
 
 /// Runs one entry: converts an `Err` to its DAT code, catches panics, and defers cancellation.
 #[inline(always)]
@@ -94,6 +95,33 @@ pub fn count(n: impl TryInto<DAT_COUNT>) -> DAT_COUNT {
 /// Returns `Err(InvalidParameter(n))` for a null pointer.
 pub fn require<T>(pointer: *const T, n: u8) -> Result<()> {
     if pointer.is_null() { Err(Error::InvalidParameter(n)) } else { Ok(()) }
+}
+
+/// Completes a query: finds the object, and writes the record that `record` returns for it by `put`, which is [`put`] or
+/// [`put_cleared`]. `unknown` contains the bits of the mask that the call does not know; 0 if the call ignores its mask.
+///
+/// Errors: `InvalidHandle(wanted)`; `InvalidParameter(2)` for unknown bits; `InvalidParameter(3)` if `out` is null; those
+/// of `record`.
+///
+/// # Safety
+/// `handle` may have any value; `out` is null or points at a writable `R`.
+pub unsafe fn query<T: Object, R>(
+    handle: DAT_HANDLE,
+    wanted: Handle,
+    unknown: u32,
+    out: *mut R,
+    put: unsafe fn(*mut R, R),
+    record: impl FnOnce(&T) -> Result<R>,
+) -> Result<()> {
+    let object = from_handle::<T>(handle, wanted)?;
+    if unknown != 0 {
+        return Err(Error::InvalidParameter(2));
+    }
+    require(out, 3)?;
+    let record = record(&object)?;
+    // SAFETY: `out` is not null, and the caller guarantees that it is writable.
+    unsafe { put(out, record) };
+    Ok(())
 }
 
 /// Copies `length` bytes, which other threads may be writing at the same time. Reads nothing if `length` is 0.

@@ -6,8 +6,8 @@
 use dat_abi::*;
 
 use super::{Cno, dapls_cno};
-use crate::error::{Error, Handle};
-use crate::ffi::{Agent, guard, require};
+use crate::error::Handle;
+use crate::ffi::{Agent, guard, put, query, require};
 use crate::ia::Ia;
 use crate::provider::Provider;
 use crate::runtime::handle::from_handle;
@@ -60,17 +60,10 @@ pub unsafe extern "C" fn dapl_cno_query<P: Provider>(
     mask: DAT_CNO_PARAM_MASK,
     out: *mut DAT_CNO_PARAM,
 ) -> DAT_RETURN {
-    guard(|| {
-        let cno = from_handle::<Cno<P>>(cno, Handle::Cno)?;
-        if mask & !DAT_CNO_FIELD_ALL != 0 {
-            return Err(Error::InvalidParameter(2));
-        }
-        require(out, 3)?;
-        let param = DAT_CNO_PARAM { ia_handle: cno.ia.consumer_handle(), agent: Agent::as_passed(cno.agent()) };
-        // SAFETY: `out` is not null, and the caller guarantees that it is writable.
-        unsafe { out.write_unaligned(param) };
-        Ok(())
-    })
+    let param =
+        |cno: &Cno<P>| Ok(DAT_CNO_PARAM { ia_handle: cno.ia.consumer_handle(), agent: Agent::as_passed(cno.agent()) });
+    // SAFETY: the caller also satisfies the contract of `query`.
+    guard(|| unsafe { query(cno, Handle::Cno, mask & !DAT_CNO_FIELD_ALL, out, put, param) })
 }
 
 /// `dat_cno_free`.

@@ -21,20 +21,17 @@ pub unsafe extern "C" fn dapl_cr_query<P: Provider>(
     _cr_param_mask: DAT_CR_PARAM_MASK,
     cr_param: *mut DAT_CR_PARAM,
 ) -> DAT_RETURN {
-    ffi::guard(|| {
-        let cr = from_handle::<Cr<P>>(cr_handle, Handle::Cr)?;
-        ffi::require(cr_param, 3)?;
-        let param = DAT_CR_PARAM {
+    let param = |cr: &Cr<P>| {
+        Ok(DAT_CR_PARAM {
             remote_ia_address_ptr: cr.address.as_ptr().cast(),
             remote_port_qual: u64::from(cr.peer.port()),
             private_data_size: cr.private_data_size as DAT_COUNT,
             private_data: cr.private_data.as_ptr(),
             local_ep_handle: cr.provided.map_or(DAT_HANDLE_NULL, |provided| provided.ep.handle as DAT_EP_HANDLE),
-        };
-        // SAFETY: the caller guarantees that `cr_param` is null or writable.
-        unsafe { ffi::put(cr_param, param) };
-        Ok(())
-    })
+        })
+    };
+    // SAFETY: the caller also satisfies the contract of `query`.
+    ffi::guard(|| unsafe { ffi::query(cr_handle, Handle::Cr, 0, cr_param, ffi::put, param) })
 }
 
 /// `dat_cr_accept`.

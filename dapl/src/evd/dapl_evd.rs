@@ -12,7 +12,7 @@ use super::dapls_evd;
 use super::event_record::{write_plain, write_taken};
 use crate::cno::Cno;
 use crate::error::{Error, Handle};
-use crate::ffi::{guard, guard_cancellable, require};
+use crate::ffi::{guard, guard_cancellable, put, query, require};
 use crate::ia::Ia;
 use crate::provider::Provider;
 use crate::runtime::handle::{EvdHandle, EvdUse, from_handle, from_handle_for_post, from_optional};
@@ -75,17 +75,9 @@ pub unsafe extern "C" fn dapl_evd_query<P: Provider>(
     mask: DAT_EVD_PARAM_MASK,
     out: *mut DAT_EVD_PARAM,
 ) -> DAT_RETURN {
-    guard(|| {
-        let evd = from_handle::<Evd<P>>(evd, Handle::Plain)?;
-        if mask & !DAT_EVD_FIELD_ALL != 0 {
-            return Err(Error::InvalidParameter(2));
-        }
-        require(out, 3)?;
-        let param = dapls_evd::param(&evd);
-        // SAFETY: `out` is not null, and the caller guarantees that it is writable.
-        unsafe { out.write_unaligned(param) };
-        Ok(())
-    })
+    let param = |evd: &Evd<P>| Ok(dapls_evd::param(evd));
+    // SAFETY: the caller also satisfies the contract of `query`.
+    guard(|| unsafe { query(evd, Handle::Plain, mask & !DAT_EVD_FIELD_ALL, out, put, param) })
 }
 
 /// `dat_evd_modify_cno`.

@@ -9,7 +9,7 @@ use dat_abi::*;
 
 use super::{Lmr, Origin, Privileges, dapls_lmr};
 use crate::error::{Error, Handle, Result};
-use crate::ffi::{guard, put, require};
+use crate::ffi::{guard, put, query, require};
 use crate::ia::Ia;
 use crate::provider::{Access, MemoryRegion, Provider, Region, Segment, SharedCookie};
 use crate::pz::Pz;
@@ -169,16 +169,8 @@ pub unsafe extern "C" fn dapl_lmr_query<P: Provider>(
     mask: DAT_LMR_PARAM_MASK,
     out: *mut DAT_LMR_PARAM,
 ) -> DAT_RETURN {
-    guard(|| {
-        let lmr = from_handle::<Lmr<P>>(lmr, Handle::Lmr)?;
-        if mask & !DAT_LMR_FIELD_ALL != 0 {
-            return Err(Error::InvalidParameter(2));
-        }
-        require(out, 3)?;
-        // SAFETY: `out` is not null, and the caller guarantees that it is writable.
-        unsafe { out.write_unaligned(param(&lmr)) };
-        Ok(())
-    })
+    // SAFETY: the caller also satisfies the contract of `query`.
+    guard(|| unsafe { query(lmr, Handle::Lmr, mask & !DAT_LMR_FIELD_ALL, out, put, |lmr: &Lmr<P>| Ok(param(lmr))) })
 }
 
 /// Returns the record for `dat_lmr_query`.

@@ -76,20 +76,17 @@ pub unsafe extern "C" fn dapl_psp_query<P: Provider>(
     _psp_param_mask: DAT_PSP_PARAM_MASK,
     psp_param: *mut DAT_PSP_PARAM,
 ) -> DAT_RETURN {
-    ffi::guard(|| {
-        let psp = from_handle::<Psp<P>>(psp_handle, Handle::Psp)?;
-        ffi::require(psp_param, 3)?;
+    let param = |psp: &Psp<P>| {
         let evd = psp.state.lock().evd.as_ref().map(|evd| evd.id.handle);
-        let param = DAT_PSP_PARAM {
+        Ok(DAT_PSP_PARAM {
             ia_handle: psp.ia.consumer_handle(),
             conn_qual: psp.qual(),
             evd_handle: evd.ok_or(Error::InvalidHandle(Handle::Psp))? as DAT_EVD_HANDLE,
             psp_flags: if psp.creates_eps { DAT_PSP_PROVIDER_FLAG } else { DAT_PSP_CONSUMER_FLAG },
-        };
-        // SAFETY: the caller guarantees that `psp_param` is null or writable.
-        unsafe { ffi::put(psp_param, param) };
-        Ok(())
-    })
+        })
+    };
+    // SAFETY: the caller also satisfies the contract of `query`.
+    ffi::guard(|| unsafe { ffi::query(psp_handle, Handle::Psp, 0, psp_param, ffi::put, param) })
 }
 
 /// `dat_psp_free`.

@@ -6,8 +6,8 @@
 use dat_abi::*;
 
 use super::{Pz, dapls_pz};
-use crate::error::{Error, Handle};
-use crate::ffi::{guard, require};
+use crate::error::Handle;
+use crate::ffi::{guard, put, query, require};
 use crate::ia::Ia;
 use crate::provider::Provider;
 use crate::runtime::handle::from_handle;
@@ -36,16 +36,9 @@ pub unsafe extern "C" fn dapl_pz_query<P: Provider>(
     mask: DAT_PZ_PARAM_MASK,
     out: *mut DAT_PZ_PARAM,
 ) -> DAT_RETURN {
-    guard(|| {
-        let pz = from_handle::<Pz<P>>(pz, Handle::Pz)?;
-        if mask & !DAT_PZ_FIELD_ALL != 0 {
-            return Err(Error::InvalidParameter(2));
-        }
-        require(out, 3)?;
-        // SAFETY: `out` is not null, and the caller guarantees that it is writable.
-        unsafe { out.write_unaligned(DAT_PZ_PARAM { ia_handle: pz.ia.consumer_handle() }) };
-        Ok(())
-    })
+    let param = |pz: &Pz<P>| Ok(DAT_PZ_PARAM { ia_handle: pz.ia.consumer_handle() });
+    // SAFETY: the caller also satisfies the contract of `query`.
+    guard(|| unsafe { query(pz, Handle::Pz, mask & !DAT_PZ_FIELD_ALL, out, put, param) })
 }
 
 /// `dat_pz_free`.

@@ -9,7 +9,7 @@ use super::{Rmr, RmrBinding, RmrScope, dapls_rmr};
 use crate::ep::Ep;
 use crate::ep::dapls_bind::{self, BindPost};
 use crate::error::{Error, Handle};
-use crate::ffi::{guard, guard_cancellable, require};
+use crate::ffi::{guard, guard_cancellable, put, query, require};
 use crate::lmr::dapl_lmr::{privileges, rights};
 use crate::provider::{Provider, Segment};
 use crate::pz::Pz;
@@ -39,14 +39,9 @@ pub unsafe extern "C" fn dapl_rmr_query<P: Provider>(
     mask: DAT_RMR_PARAM_MASK,
     out: *mut DAT_RMR_PARAM,
 ) -> DAT_RETURN {
-    guard(|| {
-        let rmr = from_handle::<Rmr<P>>(rmr, Handle::Rmr)?;
-        if mask & !DAT_RMR_FIELD_ALL != 0 {
-            return Err(Error::InvalidParameter(2));
-        }
-        require(out, 3)?;
-        let RmrBinding { segment, rights, context } = dapls_rmr::bound(&rmr).unwrap_or_default();
-        let param = DAT_RMR_PARAM {
+    let param = |rmr: &Rmr<P>| {
+        let RmrBinding { segment, rights, context } = dapls_rmr::bound(rmr).unwrap_or_default();
+        Ok(DAT_RMR_PARAM {
             ia_handle: rmr.ia.consumer_handle(),
             pz_handle: rmr.pz.handle as DAT_PZ_HANDLE,
             lmr_triplet: DAT_LMR_TRIPLET {
@@ -57,11 +52,10 @@ pub unsafe extern "C" fn dapl_rmr_query<P: Provider>(
             },
             mem_priv: privileges(rights),
             rmr_context: context,
-        };
-        // SAFETY: `out` is not null, and the caller guarantees that it is writable.
-        unsafe { out.write_unaligned(param) };
-        Ok(())
-    })
+        })
+    };
+    // SAFETY: the caller also satisfies the contract of `query`.
+    guard(|| unsafe { query(rmr, Handle::Rmr, mask & !DAT_RMR_FIELD_ALL, out, put, param) })
 }
 
 /// `dat_rmr_bind`. Length 0 unbinds; the other fields of the triplet, the privileges and the context are then ignored.

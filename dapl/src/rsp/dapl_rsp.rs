@@ -52,20 +52,17 @@ pub unsafe extern "C" fn dapl_rsp_query<P: Provider>(
     _rsp_param_mask: DAT_RSP_PARAM_MASK,
     rsp_param: *mut DAT_RSP_PARAM,
 ) -> DAT_RETURN {
-    ffi::guard(|| {
-        let rsp = from_handle::<Rsp<P>>(rsp_handle, Handle::Rsp)?;
-        ffi::require(rsp_param, 3)?;
+    let param = |rsp: &Rsp<P>| {
         let evd = rsp.state.lock().evd.as_ref().map(|evd| evd.id.handle);
-        let param = DAT_RSP_PARAM {
+        Ok(DAT_RSP_PARAM {
             ia_handle: rsp.ia.consumer_handle(),
             conn_qual: rsp.qual,
             evd_handle: evd.ok_or(Error::InvalidHandle(Handle::Rsp))? as DAT_EVD_HANDLE,
             ep_handle: rsp.ep.handle as DAT_EP_HANDLE,
-        };
-        // SAFETY: the caller guarantees that `rsp_param` is null or writable.
-        unsafe { ffi::put(rsp_param, param) };
-        Ok(())
-    })
+        })
+    };
+    // SAFETY: the caller also satisfies the contract of `query`.
+    ffi::guard(|| unsafe { ffi::query(rsp_handle, Handle::Rsp, 0, rsp_param, ffi::put, param) })
 }
 
 /// `dat_rsp_free`.

@@ -6,8 +6,8 @@ use dat_abi::v2::*;
 
 use super::convert;
 use crate::cno::{Cno, dapls_cno};
-use crate::error::{Error, Handle};
-use crate::ffi::{Agent, guard, put_cleared, require};
+use crate::error::Handle;
+use crate::ffi::{Agent, guard, put_cleared, query, require};
 use crate::ia::Ia;
 use crate::provider::Provider;
 use crate::runtime::handle::from_handle;
@@ -23,12 +23,7 @@ pub unsafe extern "C" fn dapl2_cno_query<P: Provider>(
 ) -> DAT_RETURN {
     /// All known bits, 0x1 to 0x4. In DAT 2.0, `DAT_CNO_FIELD_ALL` contains none of the other fields.
     const KNOWN: DAT_CNO_PARAM_MASK = DAT_CNO_FIELD_PROXY | DAT_CNO_FIELD_ALL;
-    convert::code(guard(|| {
-        let cno = from_handle::<Cno<P>>(cno, Handle::Cno)?;
-        if mask & !KNOWN != 0 {
-            return Err(Error::InvalidParameter(2));
-        }
-        require(out, 3)?;
+    let param = |cno: &Cno<P>| {
         // The agent is the largest member, so this initialises all bytes of the union.
         let mut proxy = DAT_CNO_PROXY { agent: Agent::as_passed(None) };
         let proxy_type = match (cno.descriptor(), cno.agent()) {
@@ -42,11 +37,10 @@ pub unsafe extern "C" fn dapl2_cno_query<P: Provider>(
             }
             (None, None) => DAT_PROXY_TYPE_NONE,
         };
-        let param = DAT_CNO_PARAM { ia_handle: cno.ia.consumer_handle(), proxy_type, proxy };
-        // SAFETY: `out` is not null, and the caller guarantees that it is writable.
-        unsafe { put_cleared(out, param) };
-        Ok(())
-    }))
+        Ok(DAT_CNO_PARAM { ia_handle: cno.ia.consumer_handle(), proxy_type, proxy })
+    };
+    // SAFETY: the caller also satisfies the contract of `query`.
+    convert::guard(|| unsafe { query(cno, Handle::Cno, mask & !KNOWN, out, put_cleared, param) })
 }
 
 /// `dat_cno_fd_create`: creates a CNO with a descriptor that is readable while EVDs have triggered the CNO.

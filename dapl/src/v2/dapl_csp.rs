@@ -7,7 +7,7 @@ use dat_abi::v2::*;
 use super::convert;
 use crate::csp::{Csp, CspAddress};
 use crate::ep::Communicator;
-use crate::error::{Error, Handle, Result};
+use crate::error::{Handle, Result};
 use crate::evd::{Evd, dapls_evd};
 use crate::ffi::{self, require};
 use crate::ia::Ia;
@@ -57,23 +57,17 @@ pub unsafe extern "C" fn dapl2_csp_query<P: Provider>(
     mask: DAT_CSP_PARAM_MASK,
     out: *mut DAT_CSP_PARAM,
 ) -> DAT_RETURN {
-    convert::guard(|| {
-        let csp = from_handle::<Csp<P>>(csp, Handle::Csp)?;
-        if mask & !DAT_CSP_FIELD_ALL != 0 {
-            return Err(Error::InvalidParameter(2));
-        }
-        require(out, 3)?;
+    let param = |csp: &Csp<P>| {
         let (communicator, address) = csp.communicator_and_address();
-        let param = DAT_CSP_PARAM {
+        Ok(DAT_CSP_PARAM {
             ia_handle: csp.ia.consumer_handle(),
             comm: communicator.as_ptr().cast(),
             address_ptr: address.as_ptr().cast(),
             evd_handle: csp.evd()? as DAT_EVD_HANDLE,
-        };
-        // SAFETY: `out` is not null, and the caller guarantees that it is writable.
-        unsafe { ffi::put(out, param) };
-        Ok(())
-    })
+        })
+    };
+    // SAFETY: the caller also satisfies the contract of `query`.
+    convert::guard(|| unsafe { ffi::query(csp, Handle::Csp, mask & !DAT_CSP_FIELD_ALL, out, ffi::put, param) })
 }
 
 /// `dat_csp_free`. Requests that have already arrived are not affected.

@@ -7,7 +7,7 @@ use dat_abi::v2::*;
 
 use super::convert;
 use crate::error::{Error, Handle, Result};
-use crate::ffi::{guard, put_cleared, require};
+use crate::ffi::{guard, put_cleared, query};
 use crate::ia::Ia;
 use crate::lmr::{Lmr, Privileges, dapl_lmr as lmr_1_2, zero_based};
 use crate::provider::Provider;
@@ -95,17 +95,9 @@ pub unsafe extern "C" fn dapl2_lmr_query<P: Provider>(
     mask: DAT_LMR_PARAM_MASK,
     out: *mut DAT_LMR_PARAM,
 ) -> DAT_RETURN {
-    convert::code(guard(|| {
-        let lmr = from_handle::<Lmr<P>>(lmr, Handle::Lmr)?;
-        if mask & !DAT_LMR_FIELD_ALL != 0 {
-            return Err(Error::InvalidParameter(2));
-        }
-        require(out, 3)?;
-        let param = convert::lmr_param(&lmr_1_2::param(&lmr), lmr.rights.access);
-        // SAFETY: `out` is not null, and the caller guarantees that it is writable.
-        unsafe { put_cleared(out, param) };
-        Ok(())
-    }))
+    let param = |lmr: &Lmr<P>| Ok(convert::lmr_param(&lmr_1_2::param(lmr), lmr.rights.access));
+    // SAFETY: the caller also satisfies the contract of `query`.
+    convert::guard(|| unsafe { query(lmr, Handle::Lmr, mask & !DAT_LMR_FIELD_ALL, out, put_cleared, param) })
 }
 
 /// `dat_lmr_sync_rdma_read` and `dat_lmr_sync_rdma_write`. Converts the segments and calls the entry of 1.2 for each of

@@ -7,7 +7,7 @@ use dat_abi::v2::*;
 use super::convert;
 use super::dapl_lmr::check_address_type;
 use crate::error::{Error, Handle, Result};
-use crate::ffi::{guard, require};
+use crate::ffi::{guard, put, query, require};
 use crate::lmr::dapl_lmr::privileges;
 use crate::lmr::{Lmr, zero_based};
 use crate::provider::{MemoryRegion, Provider, Segment};
@@ -28,18 +28,13 @@ pub unsafe extern "C" fn dapl2_rmr_query<P: Provider>(
     mask: DAT_RMR_PARAM_MASK,
     out: *mut DAT_RMR_PARAM,
 ) -> DAT_RETURN {
-    convert::code(guard(|| {
-        let rmr = from_handle::<Rmr<P>>(rmr, Handle::Rmr)?;
-        if mask & !DAT_RMR_FIELD_ALL != 0 {
-            return Err(Error::InvalidParameter(2));
-        }
-        require(out, 3)?;
-        let RmrBinding { mut segment, rights, context } = dapls_rmr::bound(&rmr).unwrap_or_default();
+    let param = |rmr: &Rmr<P>| {
+        let RmrBinding { mut segment, rights, context } = dapls_rmr::bound(rmr).unwrap_or_default();
         if let Some(lmr) = rmr.ia.context(segment.key).and_then(handle::from_id::<Lmr<P>>) {
             // Converts the address back to the one in the triplet that the consumer has passed to the bind.
             segment.address -= lmr.region.address - lmr.first_address();
         }
-        let param = DAT_RMR_PARAM {
+        Ok(DAT_RMR_PARAM {
             ia_handle: rmr.ia.consumer_handle(),
             pz_handle: rmr.pz.handle as DAT_PZ_HANDLE,
             lmr_triplet: DAT_LMR_TRIPLET {
@@ -51,11 +46,10 @@ pub unsafe extern "C" fn dapl2_rmr_query<P: Provider>(
             rmr_context: context,
             rmr_scope: if rmr.scope == RmrScope::Ep { DAT_RMR_SCOPE_EP } else { DAT_RMR_SCOPE_PZ },
             va_type: convert::va_type(rights.access),
-        };
-        // SAFETY: `out` is not null, and the caller guarantees that it is writable.
-        unsafe { out.write_unaligned(param) };
-        Ok(())
-    }))
+        })
+    };
+    // SAFETY: the caller also satisfies the contract of `query`.
+    convert::guard(|| unsafe { query(rmr, Handle::Rmr, mask & !DAT_RMR_FIELD_ALL, out, put, param) })
 }
 
 /// `dat_rmr_create_for_ep`: creates an RMR that only the peer of one EP can use, the EP to which the bind is posted.
