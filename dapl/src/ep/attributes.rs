@@ -1,57 +1,88 @@
 //! Attributes of an EP: the defaults, the checks at creation and modification, and the values computed from the
 //! attributes (size of the queue pair, limits of posts, receive watermarks).
 //!
-//! The entries convert `DAT_EP_ATTR` to [`Attributes`] and back. [`InvalidAttributes`] has no parameter number, because
-//! creation and modification report a violation as different parameters.
+//! One table defines [`Attributes`] and its conversions from and to `DAT_EP_ATTR`. [`InvalidAttributes`] has no parameter
+//! number, because creation and modification report a violation as different parameters.
 #![forbid(unsafe_code)]
 
-use dat_abi::{
-    DAT_COMPLETION_EVD_THRESHOLD_FLAG, DAT_COMPLETION_FLAGS, DAT_COMPLETION_SOLICITED_WAIT_FLAG,
-    DAT_COMPLETION_SUPPRESS_FLAG, DAT_COMPLETION_UNSIGNALLED_FLAG, DAT_WATERMARK_INFINITE,
-};
+use dat_abi::*;
 
 use crate::provider::{Extensions, Limits, Op, Work};
 
-/// Attributes as the consumer passes them, and as `dat_ep_query` returns them. They are not validated until
-/// [`Attributes::check`] has passed.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Attributes {
-    /// Whether the service type is reliable connection, the only one that is supported.
-    pub reliable: bool,
-    /// Largest message in bytes; 0 means "not set". Posts are not checked against it (spec/events 4.4).
-    pub max_message: u64,
-    /// Largest RDMA transfer in bytes; posts are not checked against it.
-    pub max_rdma: u64,
-    /// Stored for queries only.
-    pub qos: u32,
-    /// Completion flags of receives. They select the completions that notify.
-    pub recv_flags: u32,
-    /// Completion flags of requests. They select the completions that notify.
-    pub request_flags: u32,
-    /// Limits of the receive queue.
-    pub recv: QueueAttributes,
-    /// Limits of the request queue.
-    pub request: QueueAttributes,
-    /// Maximum number of outstanding RDMA reads of the peer.
-    pub max_reads_in: i32,
-    /// Maximum number of outstanding RDMA reads of this EP; if 0, no read or atomic operation can be posted.
-    pub max_reads_out: i32,
-    /// If the EP has an SRQ: the soft high watermark (`recv.max_dtos` is the hard one). Otherwise stored for queries
-    /// only.
-    pub srq_soft_hw: i32,
-    /// Maximum number of segments per RDMA read; 0 means the maximum of other requests.
-    pub max_read_iov: i32,
-    /// Maximum number of segments per RDMA write; 0 means the maximum of other requests.
-    pub max_write_iov: i32,
+/// Defines the attributes, and their conversions from and to `DAT_EP_ATTR`. Each line has an attribute, which has the
+/// same name in the record, its type, and the bit that selects it in `dat_ep_modify`.
+macro_rules! attributes {
+    ($(#[$about:meta])* pub struct $name:ident { $($(#[$doc:meta])* $field:ident: $type:ty = $bit:ident;)* }) => {
+        $(#[$about])*
+        #[derive(Clone, Copy, Debug, Eq, PartialEq)]
+        pub struct $name { $($(#[$doc])* pub $field: $type,)* }
+
+        impl $name {
+            /// Reads the attributes in a record that the consumer passes. Its named attributes are ignored.
+            pub fn of_record(record: &DAT_EP_ATTR) -> Self {
+                $name { $($field: record.$field,)* }
+            }
+
+            /// Returns the record for `dat_ep_query`. The counters are its named attributes.
+            pub fn to_record(self, (count, list): (i32, *mut DAT_NAMED_ATTR)) -> DAT_EP_ATTR {
+                DAT_EP_ATTR {
+                    $($field: self.$field,)*
+                    ep_transport_specific_count: 0,
+                    ep_transport_specific: std::ptr::null_mut(),
+                    ep_provider_specific_count: count,
+                    ep_provider_specific: list,
+                }
+            }
+
+            /// Copies the attributes that the mask selects from `asked`.
+            pub fn merge(&mut self, asked: &Self, mask: DAT_EP_PARAM_MASK) {
+                $(if mask & $bit != 0 { self.$field = asked.$field; })*
+            }
+        }
+    };
+}
+
+attributes! {
+    /// Attributes as the consumer passes them, and as `dat_ep_query` returns them. They are not validated until
+    /// [`Attributes::check`] has passed.
+    pub struct Attributes {
+        /// Reliable connection is the only supported service type.
+        service_type: DAT_SERVICE_TYPE = DAT_EP_FIELD_EP_ATTR_SERVICE_TYPE;
+        /// Largest message in bytes; 0 means "not set". Posts are not checked against it (spec/events 4.4).
+        max_message_size: u64 = DAT_EP_FIELD_EP_ATTR_MAX_MESSAGE_SIZE;
+        /// Largest RDMA transfer in bytes; posts are not checked against it.
+        max_rdma_size: u64 = DAT_EP_FIELD_EP_ATTR_MAX_RDMA_SIZE;
+        /// Stored for queries only.
+        qos: DAT_QOS = DAT_EP_FIELD_EP_ATTR_QOS;
+        /// Completion flags of receives. They select the completions that notify.
+        recv_completion_flags: DAT_COMPLETION_FLAGS = DAT_EP_FIELD_EP_ATTR_RECV_COMPLETION_FLAGS;
+        /// Completion flags of requests. They select the completions that notify.
+        request_completion_flags: DAT_COMPLETION_FLAGS = DAT_EP_FIELD_EP_ATTR_REQUEST_COMPLETION_FLAGS;
+        /// Maximum number of outstanding receives; with an SRQ, the hard high watermark.
+        max_recv_dtos: i32 = DAT_EP_FIELD_EP_ATTR_MAX_RECV_DTOS;
+        max_request_dtos: i32 = DAT_EP_FIELD_EP_ATTR_MAX_REQUEST_DTOS;
+        max_recv_iov: i32 = DAT_EP_FIELD_EP_ATTR_MAX_RECV_IOV;
+        max_request_iov: i32 = DAT_EP_FIELD_EP_ATTR_MAX_REQUEST_IOV;
+        /// Maximum number of outstanding RDMA reads of the peer.
+        max_rdma_read_in: i32 = DAT_EP_FIELD_EP_ATTR_MAX_RDMA_READ_IN;
+        /// Maximum number of outstanding RDMA reads of this EP; if 0, no read or atomic operation can be posted.
+        max_rdma_read_out: i32 = DAT_EP_FIELD_EP_ATTR_MAX_RDMA_READ_OUT;
+        /// The soft high watermark with an SRQ. Otherwise stored for queries only.
+        srq_soft_hw: i32 = DAT_EP_FIELD_EP_ATTR_SRQ_SOFT_HW;
+        /// Maximum number of segments per RDMA read; 0 means the maximum of other requests.
+        max_rdma_read_iov: i32 = DAT_EP_FIELD_EP_ATTR_MAX_RDMA_READ_IOV;
+        /// Maximum number of segments per RDMA write; 0 means the maximum of other requests.
+        max_rdma_write_iov: i32 = DAT_EP_FIELD_EP_ATTR_MAX_RDMA_WRITE_IOV;
+    }
 }
 
 /// Limits of the work queue of one direction, receives or requests.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct QueueAttributes {
+struct QueueAttributes {
     /// Maximum number of outstanding DTOs.
-    pub max_dtos: i32,
+    max_dtos: i32,
     /// Maximum number of segments per DTO.
-    pub max_iov: i32,
+    max_iov: i32,
 }
 
 /// Which directions have an EVD, and whether the EP uses the receives of an SRQ.
@@ -155,26 +186,34 @@ impl PostLimits {
 }
 
 impl Attributes {
+    fn recv(&self) -> QueueAttributes {
+        QueueAttributes { max_dtos: self.max_recv_dtos, max_iov: self.max_recv_iov }
+    }
+
+    fn request(&self) -> QueueAttributes {
+        QueueAttributes { max_dtos: self.max_request_dtos, max_iov: self.max_request_iov }
+    }
+
     /// Defaults for NULL attributes (spec/endpoints 5.1), reduced to the IA's limits.
     pub fn default_for(attached: AttachedQueues, limits: &Limits) -> Self {
-        let direction = |attached: bool| QueueAttributes {
-            max_dtos: if attached { clamp(DEFAULT.max_dtos, limits.max_dtos) } else { 0 },
-            max_iov: clamp(DEFAULT.max_iov, limits.max_iov),
-        };
+        let dtos = |attached: bool| if attached { clamp(DEFAULT.max_dtos, limits.max_dtos) } else { 0 };
+        let max_iov = clamp(DEFAULT.max_iov, limits.max_iov);
         Attributes {
-            reliable: true,
-            max_message: DEFAULT_SIZE.min(limits.max_message),
-            max_rdma: DEFAULT_SIZE.min(limits.max_rdma),
+            service_type: DAT_SERVICE_TYPE_RC,
+            max_message_size: DEFAULT_SIZE.min(limits.max_message),
+            max_rdma_size: DEFAULT_SIZE.min(limits.max_rdma),
             qos: 0,
-            recv_flags: DAT_COMPLETION_EVD_THRESHOLD_FLAG,
-            request_flags: DAT_COMPLETION_EVD_THRESHOLD_FLAG,
-            recv: direction(attached.recv),
-            request: direction(attached.request),
-            max_reads_in: clamp(DEFAULT_READS, limits.max_reads_in),
-            max_reads_out: clamp(DEFAULT_READS, limits.max_reads_out),
+            recv_completion_flags: DAT_COMPLETION_EVD_THRESHOLD_FLAG,
+            request_completion_flags: DAT_COMPLETION_EVD_THRESHOLD_FLAG,
+            max_recv_dtos: dtos(attached.recv),
+            max_request_dtos: dtos(attached.request),
+            max_recv_iov: max_iov,
+            max_request_iov: max_iov,
+            max_rdma_read_in: clamp(DEFAULT_READS, limits.max_reads_in),
+            max_rdma_read_out: clamp(DEFAULT_READS, limits.max_reads_out),
             srq_soft_hw: 0,
-            max_read_iov: 0,
-            max_write_iov: 0,
+            max_rdma_read_iov: 0,
+            max_rdma_write_iov: 0,
         }
     }
 
@@ -182,9 +221,9 @@ impl Attributes {
     /// request more than they use and treat an error as fatal.
     pub fn check_for_create(mut self, attached: AttachedQueues, limits: &Limits) -> Result<Self, InvalidAttributes> {
         if !attached.shared {
-            self.recv.max_dtos = self.recv.max_dtos.min(count(limits.max_dtos));
+            self.max_recv_dtos = self.max_recv_dtos.min(count(limits.max_dtos));
         }
-        self.request.max_dtos = self.request.max_dtos.min(count(limits.max_dtos));
+        self.max_request_dtos = self.max_request_dtos.min(count(limits.max_dtos));
         self.check(attached, limits)?;
         Ok(self)
     }
@@ -200,20 +239,20 @@ impl Attributes {
         };
         let is_mark = |mark: i32| HighWatermarks::parse(mark).is_ok();
         let receives = if attached.shared {
-            attached.recv && is_mark(self.recv.max_dtos) && is_mark(self.srq_soft_hw)
+            attached.recv && is_mark(self.max_recv_dtos) && is_mark(self.srq_soft_hw)
         } else {
-            direction(self.recv, attached.recv)
+            direction(self.recv(), attached.recv)
         };
-        let good = self.reliable
-            && self.recv_flags & DAT_COMPLETION_SUPPRESS_FLAG == 0
-            && self.max_message <= limits.max_message
-            && self.max_rdma <= limits.max_rdma
+        let good = self.service_type == DAT_SERVICE_TYPE_RC
+            && self.recv_completion_flags & DAT_COMPLETION_SUPPRESS_FLAG == 0
+            && self.max_message_size <= limits.max_message
+            && self.max_rdma_size <= limits.max_rdma
             && receives
-            && direction(self.request, attached.request)
-            && within(self.max_reads_in, limits.max_reads_in)
-            && within(self.max_reads_out, limits.max_reads_out)
-            && self.max_read_iov >= 0
-            && self.max_write_iov >= 0;
+            && direction(self.request(), attached.request)
+            && within(self.max_rdma_read_in, limits.max_reads_in)
+            && within(self.max_rdma_read_out, limits.max_reads_out)
+            && self.max_rdma_read_iov >= 0
+            && self.max_rdma_write_iov >= 0;
         if good { Ok(()) } else { Err(InvalidAttributes) }
     }
 
@@ -221,12 +260,12 @@ impl Attributes {
     /// record with zeros; `dat_ep_set_watermark` can set 0 later.
     pub fn marks(&self, attached: AttachedQueues) -> HighWatermarks {
         let mark = |mark: i32| if attached.shared { HighWatermarks::parse(mark).unwrap_or(None) } else { None };
-        HighWatermarks { soft: mark(self.srq_soft_hw).filter(|soft| *soft > 0), hard: mark(self.recv.max_dtos) }
+        HighWatermarks { soft: mark(self.srq_soft_hw).filter(|soft| *soft > 0), hard: mark(self.max_recv_dtos) }
     }
 
     /// Stores the watermarks of an EP with an SRQ in its attributes, where queries read them.
     pub fn set_watermarks(&mut self, marks: HighWatermarks) {
-        (self.srq_soft_hw, self.recv.max_dtos) =
+        (self.srq_soft_hw, self.max_recv_dtos) =
             (HighWatermarks::to_dat(marks.soft), HighWatermarks::to_dat(marks.hard));
     }
 
@@ -237,20 +276,20 @@ impl Attributes {
             let QueueAttributes { max_dtos, max_iov } = if attached { direction } else { DEFAULT };
             (clamp(max_dtos, limits.max_dtos) as u32, clamp(max_iov, limits.max_iov) as u32)
         };
-        let (max_recvs, max_recv_iov) = if attached.shared { (0, 0) } else { direction(self.recv, attached.recv) };
-        let (max_requests, max_request_iov) = direction(self.request, attached.request);
+        let (max_recvs, max_recv_iov) = if attached.shared { (0, 0) } else { direction(self.recv(), attached.recv) };
+        let (max_requests, max_request_iov) = direction(self.request(), attached.request);
         // Reads and writes use the same queue as sends, but have their own limits of segments.
         let max_request_iov =
             max_request_iov
-                .max(clamp(self.max_read_iov, limits.max_iov) as u32)
-                .max(clamp(self.max_write_iov, limits.max_iov) as u32);
+                .max(clamp(self.max_rdma_read_iov, limits.max_iov) as u32)
+                .max(clamp(self.max_rdma_write_iov, limits.max_iov) as u32);
         QpSize {
             max_recvs,
             max_requests,
             max_recv_iov,
             max_request_iov,
-            max_reads_in: clamp(self.max_reads_in, limits.max_reads_in) as u32,
-            max_reads_out: clamp(self.max_reads_out, limits.max_reads_out) as u32,
+            max_reads_in: clamp(self.max_rdma_read_in, limits.max_reads_in) as u32,
+            max_reads_out: clamp(self.max_rdma_read_out, limits.max_reads_out) as u32,
         }
     }
 
@@ -258,28 +297,28 @@ impl Attributes {
         let iov = |asked: i32| clamp(asked, limits.max_iov) as usize;
         let or_default =
             |direction: QueueAttributes, attached: bool| iov(if attached { direction } else { DEFAULT }.max_iov);
-        let request_iov = or_default(self.request, attached.request);
+        let request_iov = or_default(self.request(), attached.request);
         let or_request = |asked: i32| if asked == 0 { request_iov } else { iov(asked) };
-        let recv_iov = or_default(self.recv, attached.recv);
-        let recv_solicited = self.recv_flags & DAT_COMPLETION_SOLICITED_WAIT_FLAG != 0;
-        let (read_iov, write_iov) = (or_request(self.max_read_iov), or_request(self.max_write_iov));
+        let recv_iov = or_default(self.recv(), attached.recv);
+        let recv_solicited = self.recv_completion_flags & DAT_COMPLETION_SOLICITED_WAIT_FLAG != 0;
+        let (read_iov, write_iov) = (or_request(self.max_rdma_read_iov), or_request(self.max_rdma_write_iov));
         PostLimits {
             recv_iov,
             request_iov,
             read_iov,
             write_iov,
-            recv_unsignalled: self.recv_flags & DAT_COMPLETION_UNSIGNALLED_FLAG != 0,
+            recv_unsignalled: self.recv_completion_flags & DAT_COMPLETION_UNSIGNALLED_FLAG != 0,
             recv_solicited,
-            request_unsignalled: self.request_flags & DAT_COMPLETION_UNSIGNALLED_FLAG != 0,
-            refused_recv_flags: refused_flags(self.recv_flags),
-            refused_request_flags: refused_flags(self.request_flags),
-            reads: self.max_reads_out > 0,
+            request_unsignalled: self.request_completion_flags & DAT_COMPLETION_UNSIGNALLED_FLAG != 0,
+            refused_recv_flags: refused_flags(self.recv_completion_flags),
+            refused_request_flags: refused_flags(self.request_completion_flags),
+            reads: self.max_rdma_read_out > 0,
             shared: attached.shared,
             extensions: limits.extensions,
             fast_recvs: recv_iov > 0 && !recv_solicited && !attached.shared,
             fast_sends: request_iov > 0,
             fast_writes: write_iov > 0,
-            fast_reads: read_iov > 0 && self.max_reads_out > 0,
+            fast_reads: read_iov > 0 && self.max_rdma_read_out > 0,
         }
     }
 
@@ -288,20 +327,20 @@ impl Attributes {
     /// invalid; numbers in the same call replace the defaults afterwards. With an SRQ, the attributes of receives are
     /// unchanged.
     pub fn with_evds_changed(mut self, before: AttachedQueues, after: AttachedQueues, limits: &Limits) -> Self {
-        let direction = |direction: &mut QueueAttributes, before: bool, after: bool| {
+        let direction = |max_dtos: &mut i32, max_iov: &mut i32, before: bool, after: bool| {
             if !after {
-                direction.max_dtos = 0;
+                *max_dtos = 0;
             } else if !before {
-                direction.max_dtos = clamp(DEFAULT.max_dtos, limits.max_dtos);
-                if direction.max_iov <= 0 || direction.max_iov > count(limits.max_iov) {
-                    direction.max_iov = clamp(DEFAULT.max_iov, limits.max_iov);
+                *max_dtos = clamp(DEFAULT.max_dtos, limits.max_dtos);
+                if *max_iov <= 0 || *max_iov > count(limits.max_iov) {
+                    *max_iov = clamp(DEFAULT.max_iov, limits.max_iov);
                 }
             }
         };
         if !after.shared {
-            direction(&mut self.recv, before.recv, after.recv);
+            direction(&mut self.max_recv_dtos, &mut self.max_recv_iov, before.recv, after.recv);
         }
-        direction(&mut self.request, before.request, after.request);
+        direction(&mut self.max_request_dtos, &mut self.max_request_iov, before.request, after.request);
         self
     }
 }
@@ -366,45 +405,45 @@ mod tests {
             let defaults = Attributes::default_for(attached, &limits());
             assert_eq!(defaults.check_for_create(attached, &limits()), Ok(defaults));
         }
-        assert_eq!((plain().recv, plain().max_reads_in, plain().max_reads_out), (DEFAULT, 4, 8));
-        assert_eq!((plain().max_message, plain().max_rdma), (0x8000_0000, 1 << 20));
+        assert_eq!((plain().recv(), plain().max_rdma_read_in, plain().max_rdma_read_out), (DEFAULT, 4, 8));
+        assert_eq!((plain().max_message_size, plain().max_rdma_size), (0x8000_0000, 1 << 20));
     }
 
     #[test]
     fn a_direction_has_both_an_evd_and_dtos_or_neither() {
         let mut bare = plain();
-        bare.recv.max_dtos = 0;
+        bare.max_recv_dtos = 0;
         assert_eq!(bare.check_for_create(BOTH, &limits()), Err(InvalidAttributes));
         assert!(bare.check_for_create(AttachedQueues { request: true, ..NONE }, &limits()).is_ok());
         assert_eq!(plain().check_for_create(NONE, &limits()), Err(InvalidAttributes));
         let mut flat = plain();
-        flat.recv.max_iov = 0;
+        flat.max_recv_iov = 0;
         assert_eq!(flat.check_for_create(BOTH, &limits()), Err(InvalidAttributes));
-        flat.recv.max_dtos = 0;
+        flat.max_recv_dtos = 0;
         assert!(flat.check_for_create(AttachedQueues { request: true, ..NONE }, &limits()).is_ok());
     }
 
     #[test]
     fn too_many_dtos_are_clamped_and_negative_numbers_refused() {
         let mut large = plain();
-        large.request.max_dtos = 50_000;
-        assert_eq!(large.check_for_create(BOTH, &limits()).unwrap().request.max_dtos, 1000);
-        large.request.max_dtos = -1;
+        large.max_request_dtos = 50_000;
+        assert_eq!(large.check_for_create(BOTH, &limits()).unwrap().max_request_dtos, 1000);
+        large.max_request_dtos = -1;
         assert_eq!(large.check_for_create(BOTH, &limits()), Err(InvalidAttributes));
     }
 
     #[test]
     fn each_unsupported_attribute_alone_is_refused() {
         let break_one: [fn(&mut Attributes); 9] = [
-            |a| a.reliable = false,
-            |a| a.recv_flags = DAT_COMPLETION_SUPPRESS_FLAG,
-            |a| a.max_message = (1 << 32) + 1,
-            |a| a.max_rdma = (1 << 20) + 1,
-            |a| a.recv.max_iov = 7,
-            |a| a.request.max_iov = 7,
-            |a| a.max_reads_in = 5,
-            |a| a.max_reads_out = 17,
-            |a| a.max_reads_out = -1,
+            |a| a.service_type = 1,
+            |a| a.recv_completion_flags = DAT_COMPLETION_SUPPRESS_FLAG,
+            |a| a.max_message_size = (1 << 32) + 1,
+            |a| a.max_rdma_size = (1 << 20) + 1,
+            |a| a.max_recv_iov = 7,
+            |a| a.max_request_iov = 7,
+            |a| a.max_rdma_read_in = 5,
+            |a| a.max_rdma_read_out = 17,
+            |a| a.max_rdma_read_out = -1,
         ];
         for (n, spoil) in break_one.into_iter().enumerate() {
             let mut bad = plain();
@@ -416,12 +455,13 @@ mod tests {
     #[test]
     fn zero_ep_attributes_mean_not_set() {
         let mut zero = plain();
-        (zero.max_message, zero.max_rdma, zero.recv_flags, zero.request_flags) = (0, 0, 0, 0);
+        (zero.max_message_size, zero.max_rdma_size) = (0, 0);
+        (zero.recv_completion_flags, zero.request_completion_flags) = (0, 0);
         assert!(zero.check_for_create(BOTH, &limits()).is_ok());
-        zero.request.max_iov = 2;
+        zero.max_request_iov = 2;
         let posts = zero.post_limits(BOTH, &limits());
         assert_eq!((posts.request_iov, posts.read_iov, posts.write_iov), (2, 2, 2));
-        zero.max_write_iov = 5;
+        zero.max_rdma_write_iov = 5;
         assert_eq!(zero.post_limits(BOTH, &limits()).write_iov, 5);
         assert_eq!(zero.shape(BOTH, &limits()).max_request_iov, 5);
     }
@@ -435,7 +475,7 @@ mod tests {
     #[test]
     fn with_an_srq_max_recv_dtos_is_a_watermark_without_a_limit() {
         let mut plain = plain();
-        (plain.recv, plain.srq_soft_hw) = (QueueAttributes { max_dtos: -1, max_iov: 0 }, -1);
+        (plain.max_recv_dtos, plain.max_recv_iov, plain.srq_soft_hw) = (-1, 0, -1);
         assert_eq!(plain.check_for_create(BOTH, &limits()), Err(InvalidAttributes));
         assert_eq!(plain.check_for_create(SHARED, &limits()), Ok(plain));
         assert_eq!(plain.marks(SHARED), HighWatermarks::default());
@@ -444,8 +484,8 @@ mod tests {
             Err(InvalidAttributes),
             "no EVD could take the completions"
         );
-        (plain.recv.max_dtos, plain.srq_soft_hw) = (100_000, 0);
-        assert_eq!(plain.check_for_create(SHARED, &limits()).map(|a| a.recv.max_dtos), Ok(100_000), "no limit");
+        (plain.max_recv_dtos, plain.srq_soft_hw) = (100_000, 0);
+        assert_eq!(plain.check_for_create(SHARED, &limits()).map(|a| a.max_recv_dtos), Ok(100_000), "no limit");
         assert_eq!(
             plain.marks(SHARED),
             HighWatermarks { soft: None, hard: Some(100_000) },
@@ -454,13 +494,13 @@ mod tests {
         plain.srq_soft_hw = 1;
         assert_eq!(plain.marks(SHARED), HighWatermarks { soft: Some(1), hard: Some(100_000) });
         assert_eq!(plain.marks(BOTH), HighWatermarks::default());
-        for spoil in [|a: &mut Attributes| a.recv.max_dtos = -2, |a: &mut Attributes| a.srq_soft_hw = -2] {
+        for spoil in [|a: &mut Attributes| a.max_recv_dtos = -2, |a: &mut Attributes| a.srq_soft_hw = -2] {
             let mut bad = plain;
             spoil(&mut bad);
             assert_eq!(bad.check_for_create(SHARED, &limits()), Err(InvalidAttributes));
         }
         plain.set_watermarks(HighWatermarks { soft: None, hard: Some(3) });
-        assert_eq!((plain.srq_soft_hw, plain.recv.max_dtos), (-1, 3));
+        assert_eq!((plain.srq_soft_hw, plain.max_recv_dtos), (-1, 3));
         assert_eq!((plain.shape(SHARED, &limits()).max_recvs, plain.post_limits(SHARED, &limits()).shared), (0, true));
     }
 
@@ -468,7 +508,7 @@ mod tests {
     fn attached_evds_set_the_default_max_dtos_and_their_removal_sets_zero() {
         let initial = Attributes::default_for(NONE, &limits());
         let attached = initial.with_evds_changed(NONE, BOTH, &limits());
-        assert_eq!((attached.recv.max_dtos, attached.request.max_dtos), (16, 16));
+        assert_eq!((attached.max_recv_dtos, attached.max_request_dtos), (16, 16));
         assert_eq!(attached.with_evds_changed(BOTH, NONE, &limits()), initial);
     }
 }

@@ -100,7 +100,7 @@ unsafe fn create<P: Provider>(
         Attributes::default_for(objects.attached(), ia.limits())
     } else if attributes.is_aligned() {
         // SAFETY: `attributes` is neither null nor misaligned, and the caller guarantees that it points at a record.
-        let asked = record::attributes(unsafe { &*attributes });
+        let asked = Attributes::of_record(unsafe { &*attributes });
         asked.check_for_create(objects.attached(), ia.limits()).map_err(|_| Error::InvalidParameter(n))?
     } else {
         return Err(Error::InvalidParameter(n));
@@ -159,7 +159,7 @@ pub unsafe extern "C" fn dapl_ep_modify<P: Provider>(
             recv: named(DAT_EP_FIELD_RECV_EVD_HANDLE).then(|| dto(param.recv_evd_handle)),
             request: named(DAT_EP_FIELD_REQUEST_EVD_HANDLE).then(|| dto(param.request_evd_handle)),
             connect: named(DAT_EP_FIELD_CONNECT_EVD_HANDLE).then(|| connection(param.connect_evd_handle)),
-            attributes: record::attributes(&param.ep_attr),
+            attributes: Attributes::of_record(&param.ep_attr),
         };
         dapli_modify::modify(&ep, change)
     })

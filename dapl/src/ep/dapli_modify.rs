@@ -7,7 +7,7 @@ use dat_abi::*;
 
 use super::attributes::Attributes;
 use super::dapli_qp::{build, configure, remove_streams};
-use super::{ControlState, Ep, EpObjects, record};
+use super::{ControlState, Ep, EpObjects};
 use crate::error::{Error, Result};
 use crate::evd::{Evd, dapls_evd};
 use crate::provider::{Limits, Provider, QueuePair};
@@ -79,14 +79,14 @@ fn merged<P: Provider>(
     limits: &Limits,
 ) -> Result<Attributes> {
     let mut attributes = core.attributes.with_evds_changed(core.objects.attached(), objects.attached(), limits);
-    record::merge(&mut attributes, asked, mask);
+    attributes.merge(asked, mask);
     const NOT_ITS_OWN: DAT_EP_PARAM_MASK = DAT_EP_FIELD_EP_ATTR_MAX_RECV_DTOS | DAT_EP_FIELD_EP_ATTR_MAX_RECV_IOV;
     if objects.srq.is_some() && mask & NOT_ITS_OWN != 0 {
         return Err(BAD_PARAM);
     }
     let too_many = |field: DAT_EP_PARAM_MASK, iov: i32| mask & field != 0 && i64::from(iov) > i64::from(limits.max_iov);
-    if too_many(DAT_EP_FIELD_EP_ATTR_MAX_RDMA_READ_IOV, asked.max_read_iov)
-        || too_many(DAT_EP_FIELD_EP_ATTR_MAX_RDMA_WRITE_IOV, asked.max_write_iov)
+    if too_many(DAT_EP_FIELD_EP_ATTR_MAX_RDMA_READ_IOV, asked.max_rdma_read_iov)
+        || too_many(DAT_EP_FIELD_EP_ATTR_MAX_RDMA_WRITE_IOV, asked.max_rdma_write_iov)
     {
         return Err(BAD_PARAM);
     }
