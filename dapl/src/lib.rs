@@ -12,8 +12,8 @@
 //! - [`error`], [`names`], [`ffi`], [`libdat`], [`provider`]: errors, C values, libdat and the provider interface;
 //!   [`runtime`]: handles, locks, waiting, deadlines, threads, the logger, memory that consumers access
 //! - [`stats`]: counters, their publication, traces, receive watermarks
-//! - [`ia`], [`pz`], [`cno`]; [`evd`], [`lmr`], [`rmr`], [`srq`]; [`ep`]; [`cr`]; [`psp`], [`rsp`], [`csp`]: the
-//!   objects
+//! - [`ia`], [`pz`], [`cno`]; [`evd`], [`lmr`], [`rmr`], [`srq`]; [`ep`]; [`cr`]; [`service_point`]; [`psp`],
+//!   [`rsp`], [`csp`]: the objects
 //! - [`cm`]: connection events; [`context`], [`v2`], [`table`], [`registration`]: the entries for handles of any kind,
 //!   the entries of DAT 2.0, the provider table and its registration
 //!
@@ -40,6 +40,7 @@ pub mod registration;
 pub mod rmr;
 pub mod rsp;
 pub mod runtime;
+pub mod service_point;
 pub mod srq;
 pub mod stats;
 pub mod table;

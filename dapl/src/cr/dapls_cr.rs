@@ -12,8 +12,8 @@ use crate::provider::{Provider, RequestInfo};
 use crate::runtime::consumer_memory::{self, PrivateData, SocketAddress};
 use crate::runtime::handle::{self, ObjectId};
 
-/// The service point at which a request has arrived.
-pub(crate) struct ServicePoint<'a, P: Provider> {
+/// A request's arrival at a service point.
+pub(crate) struct Arrival<'a, P: Provider> {
     pub(crate) ia: &'a Arc<Ia<P>>,
     pub(crate) evd: &'a Arc<Evd<P>>,
     /// Id of the service point.
@@ -25,11 +25,11 @@ pub(crate) struct ServicePoint<'a, P: Provider> {
 /// Creates a CR in its IA and queues its event. If the CR cannot be created or the event queue is full, returns the
 /// request in `Err`, and the consumer gets no event.
 pub(crate) fn create_and_report<P: Provider>(
-    arrival: &ServicePoint<'_, P>,
+    arrival: &Arrival<'_, P>,
     request: P::Request,
     info: &RequestInfo,
 ) -> Result<(), P::Request> {
-    let ServicePoint { ia, evd, sp, qual, provided } = arrival;
+    let Arrival { ia, evd, sp, qual, provided } = arrival;
     let made = handle::create(ia.table(), |id| {
         Ok(Cr {
             id,

@@ -38,7 +38,7 @@ pub struct Cr<P: Provider> {
 
 /// The EP that the service point has provided for the request.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct ProvidedEp {
+pub struct ProvidedEp {
     pub(crate) ep: ObjectId,
     /// Whether the EP was created for this request. Such an EP is freed if the request cannot be reported to the
     /// consumer, is rejected or handed off, or if an accept fails after it has consumed the request.

@@ -3,7 +3,7 @@
 
 use super::Psp;
 use crate::cr::ProvidedEp;
-use crate::cr::dapls_cr::{self, ServicePoint};
+use crate::cr::dapls_cr::{self, Arrival};
 use crate::ep::{Ep, dapls_ep};
 use crate::provider::{Provider, RequestInfo};
 use crate::runtime::handle;
@@ -24,7 +24,7 @@ pub(crate) fn arrive<P: Provider>(psp: &Psp<P>, request: P::Request, info: &Requ
             return Err(request);
         }
     };
-    let arrival = ServicePoint { ia: &psp.ia, evd: &evd, sp: psp.id, qual: psp.qual(), provided };
+    let arrival = Arrival { ia: &psp.ia, evd: &evd, sp: psp.id, qual: psp.qual(), provided };
     dapls_cr::create_and_report(&arrival, request, info).inspect_err(|_| {
         if let Some(ep) = provided.and_then(|provided| handle::from_id::<Ep<P>>(provided.ep)) {
             dapls_ep::close(&*ep);

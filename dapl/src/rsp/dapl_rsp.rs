@@ -5,7 +5,7 @@
 
 use dat_abi::*;
 
-use super::Rsp;
+use super::{Rsp, open};
 use crate::ep::Ep;
 use crate::ep::state::EpStep;
 use crate::error::{Error, Handle};
@@ -36,7 +36,7 @@ pub unsafe extern "C" fn dapl_rsp_create<P: Provider>(
         if conn_qual == 0 {
             return Err(Error::InvalidParameter(2));
         }
-        let rsp = Rsp::open(&ia, conn_qual, &ep, evd)?;
+        let rsp = open(&ia, conn_qual, &ep, evd)?;
         // SAFETY: the caller guarantees that `rsp_handle` is null or writable.
         unsafe { ffi::put(rsp_handle, rsp.id.handle as DAT_RSP_HANDLE) };
         Ok(())
@@ -53,12 +53,11 @@ pub unsafe extern "C" fn dapl_rsp_query<P: Provider>(
     rsp_param: *mut DAT_RSP_PARAM,
 ) -> DAT_RETURN {
     let param = |rsp: &Rsp<P>| {
-        let evd = rsp.state.lock().evd.as_ref().map(|evd| evd.id.handle);
         Ok(DAT_RSP_PARAM {
             ia_handle: rsp.ia.consumer_handle(),
-            conn_qual: rsp.qual,
-            evd_handle: evd.ok_or(Error::InvalidHandle(Handle::Rsp))? as DAT_EVD_HANDLE,
-            ep_handle: rsp.ep.handle as DAT_EP_HANDLE,
+            conn_qual: rsp.qual(),
+            evd_handle: rsp.evd_handle()? as DAT_EVD_HANDLE,
+            ep_handle: rsp.role.ep.handle as DAT_EP_HANDLE,
         })
     };
     // SAFETY: the caller also satisfies the contract of `query`.

@@ -5,7 +5,7 @@
 use dat_abi::v2::*;
 
 use super::convert;
-use crate::csp::{Csp, CspAddress};
+use crate::csp::{self, Csp, CspAddress};
 use crate::ep::Communicator;
 use crate::error::{Handle, Result};
 use crate::evd::{Evd, dapls_evd};
@@ -40,7 +40,7 @@ pub unsafe extern "C" fn dapl2_csp_create<P: Provider>(
         let bytes = unsafe { ffi::copy_address(address) };
         let (ip, port) = communicator.parse_address(&bytes, 3)?;
         let place = CspAddress { communicator, ip, port, bytes: &bytes };
-        let csp = Csp::open(&ia, &place, evd)?;
+        let csp = csp::open(&ia, &place, evd)?;
         // SAFETY: `out` is not null, and the caller guarantees that it is writable.
         unsafe { ffi::put(out, csp.id.handle as DAT_CSP_HANDLE) };
         Ok(())
@@ -58,12 +58,11 @@ pub unsafe extern "C" fn dapl2_csp_query<P: Provider>(
     out: *mut DAT_CSP_PARAM,
 ) -> DAT_RETURN {
     let param = |csp: &Csp<P>| {
-        let (communicator, address) = csp.communicator_and_address();
         Ok(DAT_CSP_PARAM {
             ia_handle: csp.ia.consumer_handle(),
-            comm: communicator.as_ptr().cast(),
-            address_ptr: address.as_ptr().cast(),
-            evd_handle: csp.evd()? as DAT_EVD_HANDLE,
+            comm: csp.role.communicator.as_ptr().cast(),
+            address_ptr: csp.role.address.as_ptr().cast(),
+            evd_handle: csp.evd_handle()? as DAT_EVD_HANDLE,
         })
     };
     // SAFETY: the caller also satisfies the contract of `query`.

@@ -47,6 +47,7 @@ const DAPL: &[&[&str]] = &[
     &["rmr"],
     &["ep"],
     &["cr"],
+    &["service_point"],
     &["psp", "rsp", "csp"],
     &["cm"],
     &["v2/arguments", "v2/convert"],
