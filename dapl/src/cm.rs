@@ -12,7 +12,7 @@ use std::sync::Arc;
 use crate::csp::Csp;
 use crate::ep::{Ep, dapls_ep};
 use crate::provider::{CmSink, ConnId, ConnectionEvent, Provider, RequestInfo};
-use crate::psp::{Psp, dapls_psp};
+use crate::psp::Psp;
 use crate::rsp::Rsp;
 use crate::runtime::handle::{ObjectId, from_id};
 
@@ -26,7 +26,7 @@ struct EventDispatcher<P>(PhantomData<fn() -> P>);
 impl<P: Provider> CmSink<P> for EventDispatcher<P> {
     fn request(&self, listener: ObjectId, request: P::Request, info: RequestInfo) -> Result<(), P::Request> {
         if let Some(psp) = from_id::<Psp<P>>(listener) {
-            dapls_psp::arrive(&psp, request, &info)
+            psp.arrive(request, &info)
         } else if let Some(rsp) = from_id::<Rsp<P>>(listener) {
             rsp.arrive(request, &info)
         } else if let Some(csp) = from_id::<Csp<P>>(listener) {

@@ -1,7 +1,7 @@
-//! Service points: the part that reserved and common service points (RSPs, CSPs) share. A service point
+//! Service points: the part that public, reserved and common service points (PSPs, RSPs, CSPs) share. A service point
 //! listens on a qualifier, and turns each request into a CR and an event.
 //!
-//! The modules `rsp` and `csp` define the roles. Requests arrive through `cm`. A free stops the listener before it
+//! The modules `psp`, `rsp` and `csp` define the roles. Requests arrive through `cm`. A free stops the listener before it
 //! returns, and does not affect requests that have arrived or their connections. No lock is held while the provider
 //! starts or stops listening, or while an event is posted.
 #![forbid(unsafe_code)]

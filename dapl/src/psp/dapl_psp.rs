@@ -5,7 +5,7 @@
 
 use dat_abi::*;
 
-use super::{Psp, dapli_psp};
+use super::{Psp, open};
 use crate::error::{Error, Handle, Result};
 use crate::evd::{Evd, dapls_evd};
 use crate::ffi;
@@ -33,7 +33,7 @@ pub unsafe extern "C" fn dapl_psp_create<P: Provider>(
         if conn_qual == 0 {
             return Err(Error::InvalidParameter(2));
         }
-        let psp = dapli_psp::open(&ia, Some(conn_qual), evd, creates_eps)?;
+        let psp = open(&ia, Some(conn_qual), evd, creates_eps)?;
         // SAFETY: the caller guarantees that `psp_handle` is null or writable.
         unsafe { ffi::put(psp_handle, psp.id.handle as DAT_PSP_HANDLE) };
         Ok(())
@@ -57,7 +57,7 @@ pub unsafe extern "C" fn dapl_psp_create_any<P: Provider>(
         ffi::require(psp_handle, 5)?;
         ffi::require(conn_qual, 2)?;
         let evd = dapls_evd::use_for(&evd, DAT_EVD_CR_FLAG, Handle::EvdCr)?;
-        let psp = dapli_psp::open(&ia, None, evd, creates_eps(psp_flags)?)?;
+        let psp = open(&ia, None, evd, creates_eps(psp_flags)?)?;
         // SAFETY: the caller guarantees that each out pointer is null or writable.
         unsafe {
             ffi::put(conn_qual, psp.qual());
@@ -77,12 +77,11 @@ pub unsafe extern "C" fn dapl_psp_query<P: Provider>(
     psp_param: *mut DAT_PSP_PARAM,
 ) -> DAT_RETURN {
     let param = |psp: &Psp<P>| {
-        let evd = psp.state.lock().evd.as_ref().map(|evd| evd.id.handle);
         Ok(DAT_PSP_PARAM {
             ia_handle: psp.ia.consumer_handle(),
             conn_qual: psp.qual(),
-            evd_handle: evd.ok_or(Error::InvalidHandle(Handle::Psp))? as DAT_EVD_HANDLE,
-            psp_flags: if psp.creates_eps { DAT_PSP_PROVIDER_FLAG } else { DAT_PSP_CONSUMER_FLAG },
+            evd_handle: psp.evd_handle()? as DAT_EVD_HANDLE,
+            psp_flags: if psp.role.creates_eps { DAT_PSP_PROVIDER_FLAG } else { DAT_PSP_CONSUMER_FLAG },
         })
     };
     // SAFETY: the caller also satisfies the contract of `query`.
