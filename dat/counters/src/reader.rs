@@ -6,7 +6,6 @@
 //! data yields a [`ReadError`]; the results of other processes are returned nevertheless.
 #![forbid(unsafe_code)]
 
-use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -47,23 +46,38 @@ pub struct PublishedProcess {
 }
 
 /// Reason why the counters of a process could not be read.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     /// The process does not answer, or does not finish its answer.
+    #[error("no answer within {} s: the process is stopped, stuck, or short of CPU", ANSWER_LIMIT.as_secs())]
     Timeout,
     /// The accept queue of the process is full.
+    #[error("too many queries wait for an answer: the process is stopped or stuck")]
     Busy,
     /// The process uses this other version of the format.
+    #[error(
+        "the process publishes its counters in version \"{0}\", which this program does not support: use the tools of \
+         that version"
+    )]
     Version(String),
     /// The process closed the connection before the end of the text.
+    #[error("the process closed the connection early: it has ended, or closed its adapters")]
     Incomplete,
     /// The answer does not have the text format.
+    #[error("the process sends invalid data: it does not use these libraries, or its memory is damaged")]
     Invalid,
     /// The answer is longer than [`MOST`], or the answers of this run together exceed the limit of a run.
+    #[error(
+        "the answer exceeds {} MiB, or all answers together exceed {} MiB, the limit of a sample",
+        MOST >> 20,
+        CAPACITY >> 20
+    )]
     TooMuch,
     /// The process was not queried, because the time limit of the run had passed.
+    #[error("not queried: the queries of other processes took {} s, the limit of a sample", RUN_LIMIT.as_secs())]
     Skipped,
     /// An error of the operating system.
+    #[error("the process cannot be queried: {0}")]
     System(io::Error),
 }
 
@@ -79,46 +93,6 @@ impl ReadError {
             ReadError::TooMuch => "too-much",
             ReadError::Skipped => "skipped",
             ReadError::System(_) => "system",
-        }
-    }
-}
-
-impl fmt::Display for ReadError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            ReadError::Timeout => {
-                write!(
-                    f,
-                    "no answer within {} s: the process is stopped, stuck, or short of CPU",
-                    ANSWER_LIMIT.as_secs()
-                )
-            }
-            ReadError::Busy => f.write_str("too many queries wait for an answer: the process is stopped or stuck"),
-            ReadError::Version(version) => {
-                write!(
-                    f,
-                    "the process publishes its counters in version \"{version}\", which this program does not support: use \
-                     the tools of that version"
-                )
-            }
-            ReadError::Incomplete => {
-                f.write_str("the process closed the connection early: it has ended, or closed its adapters")
-            }
-            ReadError::Invalid => {
-                f.write_str("the process sends invalid data: it does not use these libraries, or its memory is damaged")
-            }
-            ReadError::TooMuch => write!(
-                f,
-                "the answer exceeds {} MiB, or all answers together exceed {} MiB, the limit of a sample",
-                MOST >> 20,
-                CAPACITY >> 20
-            ),
-            ReadError::Skipped => write!(
-                f,
-                "not queried: the queries of other processes took {} s, the limit of a sample",
-                RUN_LIMIT.as_secs()
-            ),
-            ReadError::System(error) => write!(f, "the process cannot be queried: {error}"),
         }
     }
 }
