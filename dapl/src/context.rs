@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use dat_abi::*;
 
 use crate::error::{Error, Handle};
-use crate::ffi::{guard, require};
+use crate::ffi::{guard, put_required};
 use crate::runtime::handle;
 
 /// `dat_set_consumer_context`.
@@ -30,10 +30,8 @@ pub unsafe extern "C" fn dapl_set_consumer_context(handle: DAT_HANDLE, context: 
 pub unsafe extern "C" fn dapl_get_consumer_context(handle: DAT_HANDLE, out: *mut DAT_CONTEXT) -> DAT_RETURN {
     guard(|| {
         let place = handle::context(handle).ok_or(Error::InvalidHandle(Handle::Any))?;
-        require(out, 2)?;
-        // SAFETY: `out` is not null, and the caller guarantees that it is writable.
-        unsafe { out.write_unaligned(DAT_CONTEXT { as_64: place.load(Ordering::Acquire) }) };
-        Ok(())
+        // SAFETY: the caller guarantees that `out` is null or writable.
+        unsafe { put_required(out, 2, || Ok(DAT_CONTEXT { as_64: place.load(Ordering::Acquire) })) }
     })
 }
 
@@ -44,9 +42,7 @@ pub unsafe extern "C" fn dapl_get_consumer_context(handle: DAT_HANDLE, out: *mut
 pub unsafe extern "C" fn dapl_get_handle_type(handle: DAT_HANDLE, out: *mut DAT_HANDLE_TYPE) -> DAT_RETURN {
     guard(|| {
         let number = handle::handle_type(handle).ok_or(Error::InvalidHandle(Handle::Any))?;
-        require(out, 2)?;
-        // SAFETY: `out` is not null, and the caller guarantees that it is writable.
-        unsafe { out.write_unaligned(number) };
-        Ok(())
+        // SAFETY: the caller guarantees that `out` is null or writable.
+        unsafe { put_required(out, 2, || Ok(number)) }
     })
 }

@@ -10,7 +10,7 @@ use dat_abi::*;
 use crate::cno::{Cno, dapls_cno};
 use crate::error::Handle;
 use crate::evd::{Evd, dapls_descriptor};
-use crate::ffi::{guard, require};
+use crate::ffi::{guard, put_required};
 use crate::provider::Provider;
 use crate::runtime::handle::from_handle;
 
@@ -30,14 +30,12 @@ pub(crate) fn named_attributes<P: Provider>() -> [(String, String); 2] {
 /// `object` may have any value; `out` is null or writable.
 unsafe extern "C" fn dapl_descriptor<P: Provider>(object: DAT_HANDLE, out: *mut i32) -> DAT_RETURN {
     guard(|| {
-        require(out, 2)?;
-        let number = match from_handle::<Evd<P>>(object, Handle::Any) {
-            Ok(evd) => dapls_descriptor::descriptor(&*evd)?,
-            Err(_) => dapls_cno::descriptor(&*from_handle::<Cno<P>>(object, Handle::Any)?)?,
+        let number = || match from_handle::<Evd<P>>(object, Handle::Any) {
+            Ok(evd) => dapls_descriptor::descriptor(&*evd),
+            Err(_) => dapls_cno::descriptor(&*from_handle::<Cno<P>>(object, Handle::Any)?),
         };
-        // SAFETY: `out` is not null, and the caller guarantees that it is writable.
-        unsafe { out.write_unaligned(number) };
-        Ok(())
+        // SAFETY: the caller guarantees that `out` is null or writable.
+        unsafe { put_required(out, 2, number) }
     })
 }
 

@@ -97,6 +97,20 @@ pub fn require<T>(pointer: *const T, n: u8) -> Result<()> {
     if pointer.is_null() { Err(Error::InvalidParameter(n)) } else { Ok(()) }
 }
 
+/// Writes the value that `make` returns to the out parameter with number `n`.
+///
+/// Errors: `InvalidParameter(n)` if `out` is null; those of `make`.
+///
+/// # Safety
+/// `out` is null or points at a writable `T`.
+pub unsafe fn put_required<T>(out: *mut T, n: u8, make: impl FnOnce() -> Result<T>) -> Result<()> {
+    require(out, n)?;
+    let value = make()?;
+    // SAFETY: the caller guarantees that `out` is writable.
+    unsafe { put(out, value) };
+    Ok(())
+}
+
 /// Completes a query: finds the object, and writes the record that `record` returns for it by `put`, which is [`put`] or
 /// [`put_cleared`]. `unknown` contains the bits of the mask that the call does not know; 0 if the call ignores its mask.
 ///

@@ -7,7 +7,7 @@ use dat_abi::*;
 
 use super::{Cno, dapls_cno};
 use crate::error::Handle;
-use crate::ffi::{Agent, guard, put, query, require};
+use crate::ffi::{Agent, guard, put, put_required, query};
 use crate::ia::Ia;
 use crate::provider::Provider;
 use crate::runtime::handle::from_handle;
@@ -24,13 +24,10 @@ pub unsafe extern "C" fn dapl_cno_create<P: Provider>(
 ) -> DAT_RETURN {
     guard(|| {
         let ia = from_handle::<Ia<P>>(ia, Handle::Ia)?.to_arc();
-        require(out, 3)?;
         // SAFETY: the caller guarantees that the agent may be called from any thread while it is armed.
         let agent = unsafe { Agent::new(agent) };
-        let cno = dapls_cno::create(&ia, agent)?;
-        // SAFETY: `out` is not null, and the caller guarantees that it is writable.
-        unsafe { out.write_unaligned(cno) };
-        Ok(())
+        // SAFETY: the caller guarantees that `out` is null or writable.
+        unsafe { put_required(out, 3, || dapls_cno::create(&ia, agent)) }
     })
 }
 
@@ -43,11 +40,9 @@ pub unsafe extern "C" fn dapl_cno_modify_agent<P: Provider>(
     agent: DAT_OS_WAIT_PROXY_AGENT,
 ) -> DAT_RETURN {
     guard(|| {
-        let cno = from_handle::<Cno<P>>(cno, Handle::Cno)?;
         // SAFETY: the caller guarantees that the agent may be called from any thread while it is armed.
         let agent = unsafe { Agent::new(agent) };
-        dapls_cno::modify_agent(&cno, agent);
-        Ok(())
+        from_handle::<Cno<P>>(cno, Handle::Cno).map(|cno| dapls_cno::modify_agent(&cno, agent))
     })
 }
 

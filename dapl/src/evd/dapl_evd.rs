@@ -12,7 +12,7 @@ use super::dapls_evd;
 use super::event_record::{write_plain, write_taken};
 use crate::cno::Cno;
 use crate::error::{Error, Handle};
-use crate::ffi::{guard, guard_cancellable, put, query, require};
+use crate::ffi::{guard, guard_cancellable, put, put_required, query, require};
 use crate::ia::Ia;
 use crate::provider::Provider;
 use crate::runtime::handle::{EvdHandle, EvdUse, from_handle, from_handle_for_post, from_optional};
@@ -58,11 +58,8 @@ pub(crate) unsafe fn create<P: Provider>(
         if flags == 0 || flags & !known != 0 {
             return Err(Error::InvalidParameter(4));
         }
-        require(out, 5)?;
-        let evd = dapls_evd::create(&ia, length, cno, flags)?;
-        // SAFETY: `out` is not null, and the caller guarantees that it is writable.
-        unsafe { out.write_unaligned(evd) };
-        Ok(())
+        // SAFETY: the caller guarantees that `out` is null or writable.
+        unsafe { put_required(out, 5, || dapls_evd::create(&ia, length, cno, flags)) }
     })
 }
 
@@ -98,10 +95,7 @@ pub unsafe extern "C" fn dapl_evd_modify_cno<P: Provider>(evd: DAT_EVD_HANDLE, c
 /// # Safety
 /// `evd` may have any value.
 pub unsafe extern "C" fn dapl_evd_enable<P: Provider>(evd: DAT_EVD_HANDLE) -> DAT_RETURN {
-    guard(|| {
-        dapls_evd::set_enabled(&*from_handle::<Evd<P>>(evd, Handle::Plain)?, true);
-        Ok(())
-    })
+    guard(|| from_handle::<Evd<P>>(evd, Handle::Plain).map(|evd| dapls_evd::set_enabled(&evd, true)))
 }
 
 /// `dat_evd_disable`.
@@ -109,10 +103,7 @@ pub unsafe extern "C" fn dapl_evd_enable<P: Provider>(evd: DAT_EVD_HANDLE) -> DA
 /// # Safety
 /// `evd` may have any value.
 pub unsafe extern "C" fn dapl_evd_disable<P: Provider>(evd: DAT_EVD_HANDLE) -> DAT_RETURN {
-    guard(|| {
-        dapls_evd::set_enabled(&*from_handle::<Evd<P>>(evd, Handle::Plain)?, false);
-        Ok(())
-    })
+    guard(|| from_handle::<Evd<P>>(evd, Handle::Plain).map(|evd| dapls_evd::set_enabled(&evd, false)))
 }
 
 /// `dat_evd_set_unwaitable`.
@@ -120,10 +111,7 @@ pub unsafe extern "C" fn dapl_evd_disable<P: Provider>(evd: DAT_EVD_HANDLE) -> D
 /// # Safety
 /// `evd` may have any value.
 pub unsafe extern "C" fn dapl_evd_set_unwaitable<P: Provider>(evd: DAT_EVD_HANDLE) -> DAT_RETURN {
-    guard(|| {
-        dapls_evd::set_waitable(&*from_handle::<Evd<P>>(evd, Handle::Plain)?, false);
-        Ok(())
-    })
+    guard(|| from_handle::<Evd<P>>(evd, Handle::Plain).map(|evd| dapls_evd::set_waitable(&evd, false)))
 }
 
 /// `dat_evd_clear_unwaitable`.
@@ -131,10 +119,7 @@ pub unsafe extern "C" fn dapl_evd_set_unwaitable<P: Provider>(evd: DAT_EVD_HANDL
 /// # Safety
 /// `evd` may have any value.
 pub unsafe extern "C" fn dapl_evd_clear_unwaitable<P: Provider>(evd: DAT_EVD_HANDLE) -> DAT_RETURN {
-    guard(|| {
-        dapls_evd::set_waitable(&*from_handle::<Evd<P>>(evd, Handle::Plain)?, true);
-        Ok(())
-    })
+    guard(|| from_handle::<Evd<P>>(evd, Handle::Plain).map(|evd| dapls_evd::set_waitable(&evd, true)))
 }
 
 /// `dat_evd_resize`.

@@ -7,7 +7,7 @@ use dat_abi::*;
 
 use super::{Pz, dapls_pz};
 use crate::error::Handle;
-use crate::ffi::{guard, put, query, require};
+use crate::ffi::{guard, put, put_required, query};
 use crate::ia::Ia;
 use crate::provider::Provider;
 use crate::runtime::handle::from_handle;
@@ -19,11 +19,8 @@ use crate::runtime::handle::from_handle;
 pub unsafe extern "C" fn dapl_pz_create<P: Provider>(ia: DAT_IA_HANDLE, out: *mut DAT_PZ_HANDLE) -> DAT_RETURN {
     guard(|| {
         let ia = from_handle::<Ia<P>>(ia, Handle::Ia)?.to_arc();
-        require(out, 2)?;
-        let pz = dapls_pz::create(&ia)?;
-        // SAFETY: `out` is not null, and the caller guarantees that it is writable.
-        unsafe { out.write_unaligned(pz) };
-        Ok(())
+        // SAFETY: the caller guarantees that `out` is null or writable.
+        unsafe { put_required(out, 2, || dapls_pz::create(&ia)) }
     })
 }
 

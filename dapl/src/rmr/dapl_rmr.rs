@@ -9,7 +9,7 @@ use super::{Rmr, RmrBinding, RmrScope, dapls_rmr};
 use crate::ep::Ep;
 use crate::ep::dapls_bind::{self, BindPost};
 use crate::error::{Error, Handle};
-use crate::ffi::{guard, guard_cancellable, put, query, require};
+use crate::ffi::{guard, guard_cancellable, put, put_required, query, require};
 use crate::lmr::dapl_lmr::{privileges, rights};
 use crate::provider::{Provider, Segment};
 use crate::pz::Pz;
@@ -22,11 +22,8 @@ use crate::runtime::handle::from_handle;
 pub unsafe extern "C" fn dapl_rmr_create<P: Provider>(pz: DAT_PZ_HANDLE, out: *mut DAT_RMR_HANDLE) -> DAT_RETURN {
     guard(|| {
         let pz = from_handle::<Pz<P>>(pz, Handle::Pz)?.to_arc();
-        require(out, 2)?;
-        let rmr = dapls_rmr::create(pz, RmrScope::Pz)?;
-        // SAFETY: `out` is not null, and the caller guarantees that it is writable.
-        unsafe { out.write_unaligned(rmr) };
-        Ok(())
+        // SAFETY: the caller guarantees that `out` is null or writable.
+        unsafe { put_required(out, 2, || dapls_rmr::create(pz, RmrScope::Pz)) }
     })
 }
 

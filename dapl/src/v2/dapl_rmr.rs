@@ -7,7 +7,7 @@ use dat_abi::v2::*;
 use super::convert;
 use super::dapl_lmr::check_address_type;
 use crate::error::{Error, Handle, Result};
-use crate::ffi::{guard, put, query, require};
+use crate::ffi::{guard, put, put_required, query, require};
 use crate::lmr::dapl_lmr::privileges;
 use crate::lmr::{Lmr, zero_based};
 use crate::provider::{MemoryRegion, Provider, Segment};
@@ -62,11 +62,8 @@ pub unsafe extern "C" fn dapl2_rmr_create_for_ep<P: Provider>(
 ) -> DAT_RETURN {
     convert::guard(|| {
         let pz = from_handle::<Pz<P>>(pz, Handle::Pz)?.to_arc();
-        require(out, 2)?;
-        let rmr = dapls_rmr::create(pz, RmrScope::Ep)?;
-        // SAFETY: `out` is not null, and the caller guarantees that it is writable.
-        unsafe { out.write_unaligned(rmr) };
-        Ok(())
+        // SAFETY: the caller guarantees that `out` is null or writable.
+        unsafe { put_required(out, 2, || dapls_rmr::create(pz, RmrScope::Ep)) }
     })
 }
 
