@@ -152,6 +152,22 @@ pub unsafe fn copy(from: *const c_void, length: usize) -> Vec<u8> {
     bytes
 }
 
+/// Copies private data.
+///
+/// Errors: `InvalidParameter(n)` if `size` is negative or above `limit`; `InvalidParameter(n + 1)` if `data` is null
+/// and `size` is not 0.
+///
+/// # Safety
+/// `data` is null or points at `size` bytes.
+pub unsafe fn private_data(data: DAT_PVOID, size: DAT_COUNT, limit: usize, n: u8) -> Result<Vec<u8>> {
+    let size = usize::try_from(size).ok().filter(|size| *size <= limit).ok_or(Error::InvalidParameter(n))?;
+    if size > 0 {
+        require(data, n + 1)?;
+    }
+    // SAFETY: the caller guarantees that `data` points at `size` bytes; `copy` does not read for a size of 0.
+    Ok(unsafe { copy(data, size) })
+}
+
 /// Copies a socket address. Reads only the bytes that its address family needs, because some programs pass objects of 16
 /// bytes. For a family other than IPv4, IPv6 and `AF_UNIX`, copies the family only.
 ///

@@ -7,7 +7,7 @@ use dat_abi::*;
 
 use super::{Cr, dapli_cr};
 use crate::ep::Ep;
-use crate::error::{Error, Handle, Result};
+use crate::error::{Error, Handle};
 use crate::ffi;
 use crate::provider::Provider;
 use crate::runtime::handle::{from_handle, from_optional};
@@ -52,9 +52,9 @@ pub unsafe extern "C" fn dapl_cr_accept<P: Provider>(
         if private_data_size != 0 {
             ffi::require(private_data, 4)?;
         }
-        let size = checked_size(private_data_size, cr.ia.limits().private_data_accept)?;
-        // SAFETY: the caller guarantees that `private_data` points at `size` bytes.
-        let bytes = unsafe { ffi::copy(private_data, size) };
+        let limit = cr.ia.limits().private_data_accept;
+        // SAFETY: the caller guarantees that `private_data` is null or points at `private_data_size` bytes.
+        let bytes = unsafe { ffi::private_data(private_data, private_data_size, limit, 3) }?;
         dapli_cr::accept(&cr, &ep, &bytes)
     })
 }
@@ -80,8 +80,4 @@ pub unsafe extern "C" fn dapl_cr_handoff<P: Provider>(cr_handle: DAT_CR_HANDLE, 
         }
         cr.hand_off(handoff)
     })
-}
-
-fn checked_size(size: DAT_COUNT, limit: usize) -> Result<usize> {
-    usize::try_from(size).ok().filter(|size| *size <= limit).ok_or(Error::InvalidParameter(3))
 }

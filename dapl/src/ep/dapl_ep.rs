@@ -191,7 +191,7 @@ pub unsafe extern "C" fn dapl_ep_connect<P: Provider>(
             timeout: time(timeout, 4),
             is_best_effort: quality_of_service == DAT_QOS_BEST_EFFORT && connect_flags == DAT_CONNECT_DEFAULT_FLAG,
             // SAFETY: the caller guarantees that `private_data` is null or points at `private_data_size` bytes.
-            private_data: unsafe { bytes(private_data, private_data_size, limit, 5) },
+            private_data: unsafe { ffi::private_data(private_data, private_data_size, limit, 5) },
         };
         dapli_connect::connect(&ep, call)
     })
@@ -221,7 +221,7 @@ pub unsafe extern "C" fn dapl_ep_dup_connect<P: Provider>(
             timeout: Ok(timeout),
             is_best_effort: quality_of_service == DAT_QOS_BEST_EFFORT,
             // SAFETY: the caller guarantees that `private_data` is null or points at `private_data_size` bytes.
-            private_data: unsafe { bytes(private_data, private_data_size, limit, 4) },
+            private_data: unsafe { ffi::private_data(private_data, private_data_size, limit, 4) },
         };
         dapli_connect::connect(&ep, call)
     })
@@ -351,22 +351,6 @@ fn time(timeout: DAT_TIMEOUT, n: u8) -> Result<Option<Duration>> {
         DAT_TIMEOUT_INFINITE => Ok(None),
         micros => Ok(Some(Duration::from_micros(micros.into()))),
     }
-}
-
-/// Copies private data.
-///
-/// Errors: `InvalidParameter(n)` if `size` is negative or above `limit`; `InvalidParameter(n + 1)` if `data` is null
-/// and `size` is not 0.
-///
-/// # Safety
-/// `data` is null or points at `size` bytes.
-unsafe fn bytes(data: DAT_PVOID, size: DAT_COUNT, limit: usize, n: u8) -> Result<Vec<u8>> {
-    let size = usize::try_from(size).ok().filter(|size| *size <= limit).ok_or(Error::InvalidParameter(n))?;
-    if size > 0 {
-        ffi::require(data, n + 1)?;
-    }
-    // SAFETY: the caller guarantees that `data` points at `size` bytes; `copy` does not read for a size of 0.
-    Ok(unsafe { ffi::copy(data, size) })
 }
 
 /// Parses the peer's address.

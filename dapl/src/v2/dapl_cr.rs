@@ -6,8 +6,8 @@ use dat_abi::v2::*;
 
 use super::convert;
 use crate::cr::Cr;
-use crate::error::{Error, Handle};
-use crate::ffi::{self, require};
+use crate::error::Handle;
+use crate::ffi;
 use crate::provider::Provider;
 use crate::runtime::handle::from_handle;
 
@@ -23,12 +23,8 @@ pub unsafe extern "C" fn dapl2_cr_reject<P: Provider>(
     convert::guard(|| {
         let cr = from_handle::<Cr<P>>(cr, Handle::Cr)?;
         let limit = cr.ia.limits().private_data_reject;
-        let size = usize::try_from(size).ok().filter(|size| *size <= limit).ok_or(Error::InvalidParameter(2))?;
-        if size > 0 {
-            require(data, 3)?;
-        }
-        // SAFETY: the caller guarantees that `data` points at `size` bytes; `copy` does not read for a size of 0.
-        let bytes = unsafe { ffi::copy(data, size) };
+        // SAFETY: the caller guarantees that `data` is null or points at `size` bytes.
+        let bytes = unsafe { ffi::private_data(data, size, limit, 2) }?;
         cr.reject(&bytes)
     })
 }
