@@ -33,19 +33,21 @@ impl Version {
 
 /// An IA name that this library provides, with its provider table.
 pub struct RegisteredName {
-    name: CString,
-    text: String,
-    version: Version,
+    c_name: CString,
+    /// The IA name, as text.
+    pub(crate) name: String,
+    /// The version of the API through which IAs of this name are opened.
+    pub(crate) version: Version,
     /// The table of this version; never freed. The table of 2.0 begins with the 70 members of the table of 1.2.
-    table: *const DAT_PROVIDER,
+    pub(crate) table: *const DAT_PROVIDER,
     last: StaticMutex<Registration>,
 }
 
 // SAFETY: the table is never changed or freed. Its pointers are functions, null, and `device_name`, which points into
-// `name` in this struct. Only the content of the mutex changes after construction.
+// `c_name` in this struct. Only the content of the mutex changes after construction.
 unsafe impl Send for RegisteredName {}
 // SAFETY: the table is never changed or freed. Its pointers are functions, null, and `device_name`, which points into
-// `name` in this struct. Only the content of the mutex changes after construction.
+// `c_name` in this struct. Only the content of the mutex changes after construction.
 unsafe impl Sync for RegisteredName {}
 
 /// What libdat has passed at a registration of a name.
@@ -64,24 +66,13 @@ pub struct Registration {
 }
 
 impl RegisteredName {
-    /// The IA name, as text.
-    pub fn name(&self) -> &str {
-        &self.text
-    }
-
-    /// The provider table, valid until the process ends. Its length depends on the version.
-    pub fn table(&self) -> *const DAT_PROVIDER {
-        self.table
-    }
-
-    /// The version of the API through which IAs of this name are opened.
-    pub fn version(&self) -> Version {
-        self.version
-    }
-
     /// The last registration under this name.
     pub fn last(&self) -> Registration {
         self.last.lock().clone()
+    }
+
+    fn is(&self, version: Version, name: &CStr) -> bool {
+        self.c_name.as_c_str() == name && self.version == version
     }
 }
 
@@ -92,12 +83,6 @@ pub(crate) fn lock_for_fork() -> impl Sized {
     let names = NAMES.lock();
     let each: Vec<_> = names.iter().copied().map(|name| name.last.lock()).collect();
     (names, each)
-}
-
-impl RegisteredName {
-    fn is(&self, version: Version, name: &CStr) -> bool {
-        self.name.as_c_str() == name && self.version() == version
-    }
 }
 
 /// Finds the registration of a name for a version.
@@ -118,12 +103,12 @@ pub(crate) fn remember(
         *known.last.lock() = last;
         return known;
     }
-    let name = name.to_owned();
-    let text = name.to_string_lossy().into_owned();
+    let c_name = name.to_owned();
+    let name = name.to_string_lossy().into_owned();
     // Moving a `CString` does not move its text, so the table can point to the text before both are stored.
-    let table = table(name.as_ptr());
+    let table = table(c_name.as_ptr());
     let last = StaticMutex::new(last);
-    let made: &'static RegisteredName = Box::leak(Box::new(RegisteredName { name, text, version, table, last }));
+    let made: &'static RegisteredName = Box::leak(Box::new(RegisteredName { c_name, name, version, table, last }));
     names.push(made);
     made
 }
@@ -145,9 +130,9 @@ mod tests {
         let (old, new) = (|name: *const c_char| name.cast(), |name: *const c_char| name.cast());
         let first = remember(c"names-both", Version::V1, last(1, "one"), old);
         let second = remember(c"names-both", Version::V2, last(2, "two"), new);
-        assert_eq!((first.version(), second.version()), (Version::V1, Version::V2));
+        assert_eq!((first.version, second.version), (Version::V1, Version::V2));
         assert_eq!((first.last().params, second.last().params), ("one".to_owned(), "two".to_owned()));
-        assert_ne!(first.table(), second.table());
+        assert_ne!(first.table, second.table);
         let found = find(Version::V2, c"names-both").unwrap();
         assert!(std::ptr::eq(found, second) && find(Version::V2, c"names-none").is_none());
         let again = remember(c"names-both", Version::V2, last(2, "three"), new);

@@ -68,7 +68,7 @@ pub unsafe fn init<P: Provider>(libdat: Libdat, info: *const DAT_PROVIDER_INFO, 
     };
     let made = names::remember(name, version, registered, table_of::<P>(version));
     // SAFETY: the function is libdat's, the table is never freed, and `info` is valid during the call.
-    let code = unsafe { (libdat.add)(made.table(), &raw const info) };
+    let code = unsafe { (libdat.add)(made.table, &raw const info) };
     if code != DAT_SUCCESS {
         log::error!(
             "{}: libdat refused to register {name:?} ({code:#x}); the name cannot be opened; check that its line of dat.conf is \
@@ -95,8 +95,8 @@ pub unsafe fn fini<P: Provider>(libdat: Libdat, info: *const DAT_PROVIDER_INFO) 
     let libdat = libdat::functions(version).unwrap_or(libdat);
     // SAFETY: the functions are libdat's: `libdat::functions` stores only such, and the caller guarantees the same for
     // its own. `info` is valid during the call.
-    let code = unsafe { (libdat.remove)(known.table(), &raw const info) };
-    log::debug!("{}: {} unregistered ({code:#x})", P::NAME, known.name());
+    let code = unsafe { (libdat.remove)(known.table, &raw const info) };
+    log::debug!("{}: {} unregistered ({code:#x})", P::NAME, known.name);
 }
 
 /// Returns a function that creates the provider table of a version of the API, with this `device_name`.

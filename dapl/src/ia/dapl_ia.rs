@@ -56,7 +56,7 @@ pub(crate) unsafe fn open<P: Provider>(
         require(async_evd, 3)?;
         // SAFETY: `async_evd` is not null, and the caller guarantees that it is readable.
         let choice = choice::<P>(unsafe { async_evd.read_unaligned() }, length)?;
-        let opened = logger::with_ia(registration.name(), || {
+        let opened = logger::with_ia(&registration.name, || {
             let (opened, said) =
                 logger::collect_errors(|| dapls_ia::open(registration, crate::cm::sink::<P>(), choice));
             if !said.is_empty() && (opened.is_ok() || !libdat::report_refusal(version, &said)) {

@@ -92,7 +92,7 @@ impl<P: Provider> Ia<P> {
             let sums = self.sums(children);
             let seen = Self::totals(&sums).filter(|(_, count)| *count > 0);
             let text: Vec<_> = seen.map(|(name, count)| format!("{name}={count}")).collect();
-            log::info!("ia {} is closed: {}", self.registration.name(), text.join(" "));
+            log::info!("ia {} is closed: {}", self.registration.name, text.join(" "));
         }
     }
 
@@ -120,7 +120,7 @@ impl<P: Provider> Ia<P> {
 impl<P: Provider> CounterSource for Ia<P> {
     fn show(&self, text: &mut Text) {
         let (ranks, children): (Vec<_>, Vec<_>) = self.children.lock().known.values().cloned().unzip();
-        text.adapter(self.registration.name(), P::NAME, self.id.handle);
+        text.adapter(&self.registration.name, P::NAME, self.id.handle);
         for (name, value) in Self::totals(&self.sums(&children)).chain(alive(&ranks)) {
             let unit = if name.contains("bytes") { "bytes" } else { "" };
             // All other values are counters.

@@ -40,8 +40,8 @@ pub fn open<P: Provider>(
     // The trace settings are removed from `ia_params`; the provider gets the other words.
     let Registration { params, library, .. } = registration.last();
     let (tracing, params) = trace::TraceSettings::read(&params);
-    let spec = IaSpec { name: registration.name(), params: &params, library: &library };
-    let made = handle::create(registration.table(), |id| {
+    let spec = IaSpec { name: &registration.name, params: &params, library: &library };
+    let made = handle::create(registration.table, |id| {
         let provider = P::open(&spec, sink)?;
         Ok(Ia {
             id,
@@ -80,7 +80,7 @@ fn shown_address(mut address: SocketAddr) -> SocketAddress {
 }
 
 fn publish<P: Provider>(ia: UnpublishedObject<Ia<P>>) -> *mut c_void {
-    log::debug!("ia {}: open", ia.object().registration.name());
+    log::debug!("ia {}: open", ia.object().registration.name);
     ia.publish()
 }
 
@@ -188,6 +188,6 @@ pub(super) fn finish_close<P: Provider>(ia: &Ia<P>, children: Vec<Weak<dyn Child
     drop(to);
     ia.provider.close();
     timer::end_if_idle();
-    log::debug!("ia {}: closed", ia.registration.name());
+    log::debug!("ia {}: closed", ia.registration.name);
     Ok(())
 }

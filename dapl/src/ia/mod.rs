@@ -177,7 +177,7 @@ pub struct LmrContexts {
 impl<P: Provider> Ia<P> {
     /// The IA name in the registry.
     pub fn name(&self) -> &str {
-        self.registration.name()
+        &self.registration.name
     }
 
     pub fn limits(&self) -> &Limits {
@@ -187,7 +187,7 @@ impl<P: Provider> Ia<P> {
     /// Maximum number of bytes of private data in a connect, for the version of DAT that the IA was opened with.
     pub fn private_data_connect(&self) -> usize {
         let limits = self.limits();
-        match self.registration.version() {
+        match self.registration.version {
             Version::V1 => limits.private_data_connect_1_2,
             Version::V2 => limits.private_data_connect,
         }
@@ -195,7 +195,7 @@ impl<P: Provider> Ia<P> {
 
     /// Provider table for the handles of this IA and its objects.
     pub fn table(&self) -> *const DAT_PROVIDER {
-        self.registration.table()
+        self.registration.table
     }
 
     /// The handle that the consumer uses: the IA number assigned by libdat, or the internal handle until a number is
@@ -206,7 +206,7 @@ impl<P: Provider> Ia<P> {
             return known as DAT_IA_HANDLE;
         }
         let own = self.id.handle as DAT_IA_HANDLE;
-        let Some(number) = libdat::ia_number(self.registration.version(), own) else { return own };
+        let Some(number) = libdat::ia_number(self.registration.version, own) else { return own };
         self.number.store(number as usize, Ordering::Relaxed);
         number
     }

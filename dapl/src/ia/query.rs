@@ -18,7 +18,7 @@ const ANY_ADDRESS: DAT_VADDR = DAT_VADDR::MAX;
 pub(super) fn ia_attributes<P: Provider>(ia: &Ia<P>) -> DAT_IA_ATTR {
     let limits = ia.limits();
     DAT_IA_ATTR {
-        adapter_name: name(ia.registration.name()),
+        adapter_name: name(&ia.registration.name),
         vendor_name: name(&limits.vendor),
         hardware_version_major: limits.hardware_version.0,
         hardware_version_minor: limits.hardware_version.1,
@@ -63,7 +63,7 @@ pub(super) fn provider_attributes<P: Provider>(ia: &Ia<P>) -> DAT_PROVIDER_ATTR 
     let with_srqs = |bits: DAT_COUNT| if has_srqs { bits } else { 0 };
     let srq_supported = if has_srqs { DAT_TRUE } else { DAT_FALSE };
     DAT_PROVIDER_ATTR {
-        provider_name: name(ia.registration.name()),
+        provider_name: name(&ia.registration.name),
         provider_version_major: version(env!("CARGO_PKG_VERSION_MAJOR")),
         provider_version_minor: version(env!("CARGO_PKG_VERSION_MINOR")),
         // The version numbers of the registration. Some libdats use them to find the provider of an IA when it is

@@ -371,7 +371,7 @@ fn init_registers_the_given_name_and_refuses_another_major_version() {
         unsafe { registration::init::<FakeProvider>(libdat, &info, params.as_ptr()) };
     }
     let known = names::find(names::Version::V1, &name).unwrap();
-    assert_eq!((known.name(), known.last().params.as_str()), ("ia-registered", "double 2"));
+    assert_eq!((known.name.as_str(), known.last().params.as_str()), ("ia-registered", "double 2"));
     assert!(!known.last().thread_safe, "with the libdat of another project, the flag of the registration decides");
     // SAFETY: the functions have the contracts of libdat's functions; the other pointers are null or valid.
     unsafe {
