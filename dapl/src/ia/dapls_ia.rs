@@ -16,7 +16,7 @@ use super::dapli_counts::IaCounts;
 use super::{AsyncError, AsyncErrorSink, AsyncEvd, Child, Ia};
 use crate::error::{Handle, Result};
 use crate::names::{RegisteredName, Registration};
-use crate::provider::{CmSink, Extensions, IaSpec, Limits, Provider};
+use crate::provider::{CmSink, Extensions, IaSpec, Provider};
 use crate::runtime::consumer_memory::{self, SocketAddress};
 use crate::runtime::handle::{self, ObjectId, UnpublishedObject};
 use crate::runtime::hazard;
@@ -47,11 +47,7 @@ pub fn open<P: Provider>(
             id,
             registration,
             address: Box::new(shown_address(provider.address())),
-            named_attributes: common_attributes::<P>()
-                .chain(extension_attributes(provider.limits()))
-                .chain(provider.named_attributes())
-                .chain(rdma_read_attribute(provider.limits()))
-                .collect(),
+            named_attributes: named_attributes(&provider),
             descriptor_attributes: OnceLock::new(),
             counts: IaCounts::default(),
             tracing,
@@ -84,33 +80,26 @@ fn publish<P: Provider>(ia: UnpublishedObject<Ia<P>>) -> *mut c_void {
     ia.publish()
 }
 
-/// Provider attributes that are the same for all providers of this project.
-fn common_attributes<P: Provider>() -> impl Iterator<Item = (String, String)> {
-    [
-        ("implementation".to_owned(), "dapl-rs".to_owned()),
-        ("version".to_owned(), env!("CARGO_PKG_VERSION").to_owned()),
-        ("transport".to_owned(), P::NAME.to_owned()),
-    ]
-    .into_iter()
-}
-
-/// Provider attributes by which programs of DAT 2.0 detect the operations of the InfiniBand extension. The
-/// specification has no attribute for sends with invalidation, so this project defines one.
-fn extension_attributes(limits: &Limits) -> impl Iterator<Item = (String, String)> + use<> {
-    let Extensions { immediate, invalidate, atomics } = limits.extensions;
-    let named = [
-        (v2::DAT_IB_ATTR_FETCH_AND_ADD, atomics),
-        (v2::DAT_IB_ATTR_CMP_AND_SWAP, atomics),
-        (v2::DAT_IB_ATTR_IMMED_DATA, immediate),
-        (c"send_with_invalidate", invalidate),
+/// The named attributes of the provider: those that all providers of this project have; those by which programs of DAT
+/// 2.0 detect the operations of the InfiniBand extension; the provider's own; and the one for RDMA reads, without which
+/// Debian's dtest performs none. The specification has no attribute for sends with invalidation, so this project defines
+/// one.
+fn named_attributes<P: Provider>(provider: &P) -> Vec<(String, String)> {
+    let Extensions { immediate, invalidate, atomics } = provider.limits().extensions;
+    let present = |has: bool, name: &CStr| has.then(|| (name.to_string_lossy().into_owned(), "TRUE".to_owned()));
+    let extensions = [
+        present(atomics, v2::DAT_IB_ATTR_FETCH_AND_ADD),
+        present(atomics, v2::DAT_IB_ATTR_CMP_AND_SWAP),
+        present(immediate, v2::DAT_IB_ATTR_IMMED_DATA),
+        present(invalidate, c"send_with_invalidate"),
     ];
-    let text = |name: &CStr| name.to_string_lossy().into_owned();
-    named.into_iter().filter(|(_, has)| *has).map(move |(name, _)| (text(name), "TRUE".to_owned()))
-}
-
-/// Provider attribute for RDMA reads. Debian's dtest performs RDMA reads only if it is present.
-fn rdma_read_attribute(limits: &Limits) -> Option<(String, String)> {
-    (limits.max_reads_out > 0).then(|| ("DAT_IB_RDMA_READ".to_owned(), "TRUE".to_owned()))
+    [("implementation", "dapl-rs"), ("version", env!("CARGO_PKG_VERSION")), ("transport", P::NAME)]
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .into_iter()
+        .chain(extensions.into_iter().flatten())
+        .chain(provider.named_attributes())
+        .chain(present(provider.limits().max_reads_out > 0, c"DAT_IB_RDMA_READ"))
+        .collect()
 }
 
 /// Returns the handle of the async EVD for `dat_ia_query`.
