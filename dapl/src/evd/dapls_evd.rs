@@ -203,14 +203,10 @@ pub(crate) fn stop_counting<P: Provider>(evd: &Arc<Evd<P>>, ep: usize) -> (Compl
     (completed, PendingNotification { evd: evd.clone(), notification, lost: None })
 }
 
-/// Queues a software event of the consumer.
+/// Queues a software event of the consumer. The EVD serves the SOFTWARE stream.
 ///
-/// Errors: `InvalidParameter(1)` if the EVD does not serve the SOFTWARE stream; `QueueFull` if the queue is full, which
-/// causes no asynchronous error.
+/// Errors: `QueueFull` if the queue is full, which causes no asynchronous error.
 pub fn post_software<P: Provider>(evd: &Evd<P>, pointer: usize) -> Result<()> {
-    if !evd.serves(DAT_EVD_SOFTWARE_FLAG) {
-        return Err(Error::InvalidParameter(1));
-    }
     let mut inner = evd.lock();
     let mut signal = evd.fetch(&mut inner, FetchMode::Ready);
     let full = inner.queue.is_full();
