@@ -47,6 +47,11 @@ impl LineAllocator {
         self.head = mark;
     }
 
+    /// Number of bytes that are reserved, or were skipped at the end of the buffer.
+    pub(crate) fn bytes_in_use(&self) -> u64 {
+        (self.head - self.tail) * LINE as u64
+    }
+
     /// Releases all lines that were reserved up to `mark`, including those of earlier marks.
     pub(crate) fn release(&mut self, mark: u64) {
         self.tail = self.tail.max(mark);
@@ -65,7 +70,9 @@ mod tests {
         assert!(lines.reserve(5).is_none());
         let (second, _) = lines.reserve(4).unwrap();
         assert_eq!(second, 6);
+        assert_eq!(lines.bytes_in_use(), 64 * 10);
         lines.release(mark);
+        assert_eq!(lines.bytes_in_use(), 64 * 4);
         assert_eq!(lines.reserve(6).map(|(first, _)| first), Some(0));
         assert!(lines.reserve(1).is_none());
     }

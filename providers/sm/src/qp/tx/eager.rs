@@ -28,7 +28,8 @@ use crate::qp::single_copy::SingleCopy;
 /// copy at the same time, and the fixed cost of a part is small compared with its copies.
 const MAX_PART_BYTES: u64 = 32 << 10;
 /// Time without a response after which writes are reclaimed. A target that polls responds within 0.5 us to 8 bytes, and
-/// within 1.5 us to 4 KiB (half round trips of the bench `mpi`).
+/// within 1.5 us to 4 KiB (half round trips of the bench `mpi`). The time is longer by as much for each
+/// [`MAX_PART_BYTES`] in the RMA buffer, of which a copy by the kernel takes a few microseconds.
 const RECLAIM_AFTER: Duration = Duration::from_micros(10);
 /// The same time if the target has claimed the oldest write and is copying it. It may wait for pages that are allocated
 /// at the first access.
@@ -114,17 +115,16 @@ impl EagerWrites {
         self.is_late.set(false);
     }
 
-    /// Counts a poll that finds no response. Returns whether the target has not responded in time. `is_copying`: whether
-    /// the target is copying the oldest write. Reads the clock in few polls, because that takes as long as a poll.
-    fn count_idle_poll(&self, is_copying: impl FnOnce() -> bool) -> bool {
+    /// Counts a poll that finds no response. Returns whether the target has not responded in the time that `limit`
+    /// returns, at least [`RECLAIM_AFTER`]. Reads the clock in few polls, because that takes as long as a poll.
+    fn count_idle_poll(&self, limit: impl FnOnce() -> Duration) -> bool {
         let polls = self.idle_polls.get().saturating_add(1);
         self.idle_polls.set(polls);
         if polls == FIRST_CHECK {
             self.idle_since.set(Instant::now());
         } else if polls > FIRST_CHECK && (polls.is_power_of_two() || polls.is_multiple_of(16)) {
             let elapsed = self.idle_since.get().elapsed();
-            let is_late = elapsed > RECLAIM_AFTER && (elapsed > RECLAIM_AFTER_COPY || !is_copying());
-            self.is_late.set(is_late);
+            self.is_late.set(elapsed > RECLAIM_AFTER && elapsed > limit());
         }
         self.is_late.get()
     }
@@ -238,7 +238,11 @@ impl TxRings {
         if self.eager.outstanding == 0 {
             return false;
         }
-        self.eager.count_idle_poll(|| self.target_is_copying()) && self.has_reclaimable()
+        let limit = || {
+            let parts = self.rma.bytes_in_use() / MAX_PART_BYTES;
+            if self.target_is_copying() { RECLAIM_AFTER_COPY } else { RECLAIM_AFTER * (1 + parts as u32) }
+        };
+        self.eager.count_idle_poll(limit) && self.has_reclaimable()
     }
 
     /// Whether the target has claimed the oldest eager write and has not responded yet.
