@@ -9,8 +9,9 @@
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-use dapl::provider::{Remote, Status};
+use dapl::provider::{Remote, Segment, Status};
 use dapl_software::memory::rights::AccessRight;
+use dapl_software::memory::scatter_gather::gather_announced;
 
 use super::request::{Issue, IssueResult, RequestPhase};
 use super::responses::{AwaitedKind, AwaitedResponse};
@@ -47,6 +48,16 @@ const MAX_PAUSE: u32 = 1 << 16;
 pub(super) enum EagerPayload {
     Slot,
     RmaBuffer,
+}
+
+/// Space for the bytes of a part.
+struct PartSpace {
+    payload: EagerPayload,
+    to: *mut u8,
+    length: usize,
+    /// First line in the RMA buffer, and the mark for its release.
+    line: u32,
+    mark: u64,
 }
 
 /// State of the eager writes of a connection.
@@ -179,37 +190,82 @@ impl TxRings {
 
     /// Publishes the next part of the request. Returns false and changes nothing if there is no space.
     fn publish_part(&mut self, issue: &mut Issue<'_>, remote: Remote) -> Result<bool, Status> {
-        let (slot, offset) = (self.requests.next(), issue.request.issued);
+        let offset = issue.request.issued;
         let length = (issue.request.segments.total() - offset).min(MAX_PART_BYTES) as usize;
+        let Some(space) = self.find_part_space(length) else { return Ok(false) };
+        // SAFETY: the `length` bytes at `to` are free, and the peer does not read them before the slot is published.
+        unsafe { issue.gather(offset, space.to, length) }?;
         let remote = Remote { address: remote.address + offset, ..remote };
-        let is_inline = length <= EagerWrite::INLINE;
-        let space = self.rma.find_space(if is_inline { 0 } else { length.div_ceil(LINE) });
-        let Some((line, mark)) = space.filter(|_| self.can_await_response()) else { return Ok(false) };
-        let to = if is_inline {
-            Some(self.requests.payload().wrapping_add(EagerWrite::BYTES))
-        } else {
-            self.link.rma.bytes(line as usize * LINE, length)
-        };
-        let to = to.ok_or(Status::LocalEp)?;
-        // SAFETY: the `length` bytes are in the next slot, or in free lines of the local RMA buffer. The peer reads
-        // neither before the slot is published.
-        unsafe { issue.gather(offset, to, length) }?;
+        self.publish_filled_part(issue.context, space, remote, (issue.number, offset));
+        issue.request.issued += length as u64;
+        Ok(true)
+    }
+
+    /// Publishes a write of one segment of at most [`MAX_PART_BYTES`]. Returns false and changes nothing if there is no
+    /// space, or if the memory is not mapped or not registered. `number`: number of the request.
+    ///
+    /// # Safety
+    /// As [`gather_announced`]: a deregistration of the segment's memory waits for the caller's post.
+    #[inline]
+    pub(super) unsafe fn write_segment_eagerly(
+        &mut self,
+        context: &QpContext,
+        remote: Remote,
+        segment: &Segment,
+        number: u64,
+    ) -> bool {
+        if segment.length > MAX_PART_BYTES {
+            return false;
+        }
+        let Some(space) = self.find_part_space(segment.length as usize) else { return false };
+        // SAFETY: the bytes at `to` are free, and the peer does not read them before the slot is published. The caller
+        // guarantees that a deregistration waits (# Safety).
+        if !unsafe { gather_announced(&*context.regions, context.pd, segment, space.to) } {
+            return false;
+        }
+        self.publish_filled_part(context, space, remote, (number, 0));
+        true
+    }
+
+    /// Finds space for a part, in the next slot or in the RMA buffer. Returns `None` if there is none.
+    #[inline]
+    fn find_part_space(&self, length: usize) -> Option<PartSpace> {
+        if !self.can_await_response() {
+            return None;
+        }
+        if length <= EagerWrite::INLINE {
+            let (line, mark) = self.rma.find_space(0)?;
+            let to = self.requests.payload().wrapping_add(EagerWrite::BYTES);
+            return Some(PartSpace { payload: EagerPayload::Slot, to, length, line, mark });
+        }
+        let (line, mark) = self.rma.find_space(length.div_ceil(LINE))?;
+        let to = self.link.rma.bytes(line as usize * LINE, length)?;
+        Some(PartSpace { payload: EagerPayload::RmaBuffer, to, length, line, mark })
+    }
+
+    /// Publishes a part whose bytes are in its space. `request` and `offset`: number of its request, and its first byte
+    /// in the request.
+    #[inline]
+    fn publish_filled_part(
+        &mut self,
+        context: &QpContext,
+        PartSpace { payload, length, line, mark, .. }: PartSpace,
+        remote: Remote,
+        (request, offset): (u64, u64),
+    ) {
         self.rma.reserve_found(mark);
         let [address, key] = EagerWrite { address: remote.address, key: remote.key }.encode();
         self.requests.store_word(0, key);
-        let header = Header { inline: is_inline, ..Header::plain(MessageKind::EagerWrite, length as u32) };
-        let payload = SlotFields { aux: line, total: Some(address), ..self.payload(issue.context) };
-        self.requests.push(header, &payload);
-        let payload = if is_inline { EagerPayload::Slot } else { EagerPayload::RmaBuffer };
+        let (slot, length, inline) = (self.requests.next(), length as u32, matches!(payload, EagerPayload::Slot));
+        let header = Header { inline, ..Header::plain(MessageKind::EagerWrite, length) };
+        let fields = SlotFields { aux: line, total: Some(address), ..self.payload(context) };
+        self.requests.push(header, &fields);
         let kind = AwaitedKind::Eager { slot, payload, remote };
-        let part = AwaitedResponse { request: issue.number, line, mark, offset, length: length as u32, kind };
-        self.pending.push_back(part);
+        self.pending.push_back(AwaitedResponse { request, line, mark, offset, length, kind });
         if self.eager.outstanding == 0 {
             self.eager.restart_time_limit();
         }
         self.eager.outstanding += 1;
-        issue.request.issued += length as u64;
-        Ok(true)
     }
 
     /// Records that the next request waits until all eager writes are complete, because it must not overtake them.

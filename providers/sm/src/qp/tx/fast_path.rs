@@ -256,13 +256,15 @@ impl Tx {
         let Some(rings) = self.rings.as_mut() else { return false };
         let length = segment.length;
         let is_short = length.wrapping_sub(1) < cma::CHUNK as u64 && length <= context.max_rdma;
-        // Data of later operations must not overtake fragments or eager writes that the target has not copied yet.
-        if rings.quick.remaining == 0 || !is_short || !rings.pending.is_empty() {
+        if rings.quick.remaining == 0 || !is_short {
             return false;
         }
         let mapped = rings.mapped(context, remote.key);
-        let may_be_left_to_target = direction == Direction::Write && mapped.is_none();
-        if may_be_left_to_target && rings.is_eager(remote.key)
+        if direction == Direction::Write && mapped.is_none() && rings.is_eager(remote.key) {
+            return is_polled && self.write_quickly(context, remote, wr);
+        }
+        // Data of later operations must not overtake fragments or eager writes that the target has not copied yet.
+        if !rings.pending.is_empty()
             || direction == Direction::Read && rings.most_reads(context) == 0
             || !rings.copy_all(context, direction, remote, segment, mapped.as_deref())
         {
@@ -287,6 +289,33 @@ impl Tx {
         } else {
             self.retire_unpolled(context);
         }
+        true
+    }
+
+    /// Posts an RDMA write of one segment as an eager write. Returns false if it must be posted by the general path.
+    #[inline(never)]
+    fn write_quickly<const SUPPRESS: bool>(
+        &mut self,
+        context: &QpContext,
+        remote: Remote,
+        QuickWr { segment, cookie }: QuickWr<'_, SUPPRESS>,
+    ) -> bool {
+        let Some(rings) = self.rings.as_mut() else { return false };
+        let is_in_range = remote.address.checked_add(segment.length).is_some();
+        let number = rings.first + self.queue.len() as u64;
+        // SAFETY: a deregistration waits for this post, by the contract of `QueuePair::post_request_quickly`.
+        if !is_in_range || !unsafe { rings.write_segment_eagerly(context, remote, segment, number) } {
+            return false;
+        }
+        rings.quick.spend();
+        rings.quick.wait = AwaitedProgress::Other;
+        context.reported_consumed.store(context.rx_consumed.load(Ordering::Acquire), Ordering::Relaxed);
+        rings.wake_if_wanted();
+        let (slot, bytes, work) = (QuickRequest::AWAITS_RESPONSE, segment.length as u32, Work::Write);
+        let request = QuickRequest { cookie, slot, bytes, work, suppress: SUPPRESS, ..QuickRequest::default() };
+        self.queue_quickly(context, request, AwaitedProgress::Other);
+        // The response must be read also if the completion is suppressed.
+        context.watch.set_wait(AwaitedProgress::Other);
         true
     }
 

@@ -9,6 +9,7 @@ use dapl_software::memory::atomic::Atomic;
 use dapl_software::memory::rights::AccessRight;
 
 use super::request::{Issue, IssueResult, Operation, RequestPhase, WorkRequest};
+use super::responses::{AwaitedKind, AwaitedResponse};
 use super::{Tx, TxRings, extensions, send};
 use crate::memory::cma::{self, Direction};
 use crate::memory::regions::AccessTarget;
@@ -91,6 +92,17 @@ impl TxRings {
         let target = peer_side.target(remote, request.segments.total(), right);
         context.report_refused(Some(request.token.cookie), peer_side.peer.regions.entry(remote.key), target);
         Some(target)
+    }
+
+    /// As [`Self::report_refused`], for a part of an eager write.
+    #[cold]
+    pub(super) fn report_refused_part(&self, context: &QpContext, cookie: u64, part: &AwaitedResponse, status: Status) {
+        if let (AwaitedKind::Eager { remote, .. }, Some(peer_side)) = (part.kind, self.link.peer_side())
+            && status == Status::RemoteAccess
+        {
+            let target = peer_side.target(remote, part.length.into(), AccessRight::RemoteWrite);
+            context.report_refused(Some(cookie), peer_side.peer.regions.entry(remote.key), target);
+        }
     }
 
     fn transfer(&mut self, issue: &mut Issue<'_>, op: Op) -> IssueResult {

@@ -100,12 +100,13 @@ fn flushed(token: Token) -> Completion {
     Completion { token, status: Status::Flushed, ..Completion::default() }
 }
 
-/// A request that the post itself has executed: a send was written to the ring, or the data of an RDMA operation was
-/// copied. Only the data for its completion is stored.
+/// A request that the post itself has executed: a send or an eager write was written to the ring, or the data of an RDMA
+/// operation was copied. Only the data for its completion is stored.
 #[derive(Debug, Default)]
 pub(super) struct QuickRequest {
     pub(super) cookie: u64,
-    /// The request is complete when the peer has consumed this number of slots; 0: the request is complete.
+    /// The request is complete when the peer has consumed this number of slots. 0: the request is complete;
+    /// [`Self::AWAITS_RESPONSE`]: it is complete when the target has responded.
     pub(super) slot: u64,
     pub(super) bytes: u32,
     pub(super) post: u32,
@@ -116,6 +117,8 @@ pub(super) struct QuickRequest {
 }
 
 impl QuickRequest {
+    pub(super) const AWAITS_RESPONSE: u64 = u64::MAX;
+
     pub(super) fn token(&self, ep: usize) -> Token {
         let QuickRequest { cookie, post, work, unsignalled, .. } = *self;
         Token { cookie, ep, work, unsignalled, post, ..Token::default() }
@@ -175,6 +178,17 @@ impl RequestEntry {
         match self {
             RequestEntry::Full(request) => Some(request),
             RequestEntry::Quick(_) => None,
+        }
+    }
+
+    /// Records the target's response to a quick eager write. Returns false for any other request.
+    pub(super) fn end_quick_write(&mut self, outcome: Result<(), Status>) -> bool {
+        match self {
+            RequestEntry::Quick(quick) if quick.slot == QuickRequest::AWAITS_RESPONSE => {
+                (quick.slot, quick.failed) = (0, outcome.err());
+                true
+            }
+            _ => false,
         }
     }
 

@@ -142,10 +142,19 @@ impl Tx {
         let Some(rings) = self.rings.as_mut() else { return Ok(()) };
         // A malicious peer can let a write with immediate data complete before the responses to its parts.
         let index = part.request.checked_sub(rings.first).and_then(|index| usize::try_from(index).ok());
-        let request = index.and_then(|index| self.queue.get_mut(index)).and_then(RequestEntry::request_mut);
-        let Some(request) = request else {
-            return Err(ConnectionFault::InvalidData("a response that matches no outstanding request"));
-        };
+        let entry = index.and_then(|index| self.queue.get_mut(index));
+        let unexpected = ConnectionFault::InvalidData("a response that matches no outstanding request");
+        let Some(entry) = entry else { return Err(unexpected) };
+        if entry.end_quick_write(outcome) {
+            if let Err(status) = outcome {
+                let cookie = entry.outcome(context.ep.handle).0.cookie;
+                rings.report_refused_part(context, cookie, part, status);
+                self.halted = true;
+                self.withdraw_credit();
+            }
+            return Ok(());
+        }
+        let Some(request) = entry.request_mut() else { return Err(unexpected) };
         let is_read = matches!(part.kind, AwaitedKind::Read);
         if is_read && outcome.is_ok() {
             let from = rings.link.rma.bytes(part.line as usize * LINE + LINE, part.length as usize);
