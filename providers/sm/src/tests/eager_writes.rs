@@ -31,8 +31,12 @@ pub(super) fn permit_eager_write(pair: &ConnectedPair) {
     pair.qps.1.0.clear_wake_flags();
 }
 
+/// Posts a write by the fast path if possible, otherwise by the general path.
 fn post_write(pair: &ConnectedPair, length: usize, cookie: u64) {
-    pair.qps.0.post_send(&wr(Op::Write(pair.remote(0)), &[pair.local(0, length)], cookie)).unwrap();
+    let (op, segment) = (Op::Write(pair.remote(0)), pair.local(0, length));
+    if !pair.is_posted(op, segment, cookie) {
+        pair.qps.0.post_send(&wr(op, &[segment], cookie)).unwrap();
+    }
 }
 
 /// Reads the first byte of the target memory, which another thread may write.
@@ -71,6 +75,51 @@ fn polling_target_copies_eager_writes() {
             assert!(Instant::now() < until, "the target has copied no write of {length} bytes");
         }
     }
+}
+
+#[test]
+fn fast_path_posts_eager_writes() {
+    let pair = counted("eager-quick");
+    pair.poll_until_polled();
+    let until = Instant::now() + PATIENCE;
+    // Posts by the fast path until the write is eager: the kernel has copied nothing.
+    let post = |remote, length, cookie, suppress| loop {
+        assert!(Instant::now() < until, "the fast path has posted no eager write");
+        permit_eager_write(&pair);
+        let (before, op, segment) = (copies(&pair.qps.0), Op::Write(remote), pair.local(0, length));
+        let is_posted = match suppress {
+            true => pair.is_posted_suppressed(op, segment, cookie),
+            false => pair.is_posted(op, segment, cookie),
+        };
+        if is_posted && copies(&pair.qps.0) == before {
+            break;
+        }
+        if !is_posted {
+            pair.qps.0.post_send(&wr(op, &[segment], cookie)).unwrap();
+        }
+        if !is_posted || !suppress {
+            pair.expect(cookie, Status::Success, length as u64);
+        }
+    };
+    for length in [8, 1000, 32 << 10] {
+        set_first_byte(&pair, 0);
+        post(pair.remote(0), length, 1, false);
+        pair.expect(1, Status::Success, length as u64);
+        assert_eq!(&pair.remote_memory[..length], &pair.local_memory[..length]);
+        set_first_byte(&pair, 0);
+        post(pair.remote(0), length, 2, true);
+        post(pair.remote(8), 8, 3, false);
+        pair.expect(3, Status::Success, 8);
+        assert_eq!(first_byte(&pair), pair.local_memory[0], "a suppressed write before a complete one");
+    }
+    let mr = {
+        let region = Region { address: pair.remote_memory.as_ptr() as u64, length: 64 };
+        pair.sides[1].ia.register(&pair.sides[1].pd, region, Access { remote_write: false, ..ALL }).unwrap()
+    };
+    post(Remote { key: mr.remote_key(), ..pair.remote(0) }, 8, 4, false);
+    post_write(&pair, 8, 5);
+    pair.expect(4, Status::RemoteAccess, 0);
+    pair.expect(5, Status::Flushed, 0);
 }
 
 #[test]

@@ -59,7 +59,7 @@ impl ConnectedPair {
 
     /// Sends messages and polls until the connection counts as polled. The engine then leaves completions to this
     /// thread.
-    fn poll_until_polled(&self) {
+    pub(super) fn poll_until_polled(&self) {
         let until = Instant::now() + PATIENCE;
         while !self.qps.0.0.is_polled() {
             self.qps.0.post_recv(&[], token(98)).unwrap();
@@ -70,11 +70,11 @@ impl ConnectedPair {
         }
     }
 
-    fn is_posted(&self, op: Op, segment: Segment, cookie: u64) -> bool {
+    pub(super) fn is_posted(&self, op: Op, segment: Segment, cookie: u64) -> bool {
         self.qps.0.post_request_quickly::<false>(op, &segment, cookie)
     }
 
-    fn is_posted_suppressed(&self, op: Op, segment: Segment, cookie: u64) -> bool {
+    pub(super) fn is_posted_suppressed(&self, op: Op, segment: Segment, cookie: u64) -> bool {
         self.qps.0.post_request_quickly::<true>(op, &segment, cookie)
     }
 
