@@ -330,6 +330,7 @@ pub(crate) const FORBIDDEN_UNSAFE: &[&str] = &[
     "dat/src/sources.rs",
     "dat/src/strerror.rs",
     "providers/common/src/memory/keys.rs",
+    "providers/common/src/memory/regions.rs",
     "providers/common/src/settings.rs",
     "dapl/src/runtime/logger/limit.rs",
     "dat/counters/src/reader.rs",

@@ -106,6 +106,14 @@ fn remote_rights(access: Access) -> u64 {
         | bit(access.allows_atomics(), REMOTE_ATOMIC)
 }
 
+/// The identifiers of a queue pair for checks of its peer's accesses: its protection domain and its number
+/// ([`super::window::QpDomain`]).
+#[derive(Clone, Copy, Debug)]
+pub struct PeerIds {
+    pub pd: u32,
+    pub qp: u32,
+}
+
 /// The table entry of a valid key.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct KeyEntry {
@@ -172,6 +180,16 @@ impl KeyEntry {
             return (is_inside && domain == self.pd() && (shift == ZERO_BASED || qp != 0)).then_some(address);
         }
         None
+    }
+
+    /// Returns the address in this process if the key grants the peer of the queue pair with these `ids` this right for
+    /// all of `range`.
+    #[inline]
+    pub fn address_for_peer(&self, ids: PeerIds, range: Region, right: AccessRight) -> Option<u64> {
+        if self.allows(ids.pd, range, right) {
+            return Some(range.address);
+        }
+        self.resolve(ids.pd, ids.qp, range, right)
     }
 
     /// Whether the key grants this right for all of `range` in the protection domain `pd`. Returns false for remote
