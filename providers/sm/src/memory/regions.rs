@@ -18,7 +18,7 @@ use dapl::provider::{Access, Region, Segment, Status};
 use dapl::runtime::handle;
 use dapl::runtime::sync::{AtomicU32, AtomicU64, Mutex, Ordering, fence, fence_behind_rmw, yield_now};
 use dapl_software::memory::keys::KeyTable;
-use dapl_software::memory::rights::{self, AccessRight, Domain, EXPORTED, KeyEntry, LOCAL, RegistrationGuard};
+use dapl_software::memory::rights::{self, AccessRight, Domain, EXPORTED, KeyEntry, LOCAL, PeerIds, RegistrationGuard};
 use dapl_software::memory::scatter_gather::LocalMemory;
 use dapl_software::memory::user_copy::{MappingChecker, RegisteredRange};
 
@@ -231,8 +231,7 @@ impl Regions {
         &self,
         key: u32,
         pd: u32,
-        address: u64,
-        length: u64,
+        range: Region,
         right: AccessRight,
     ) -> std::result::Result<RegistrationGuard<'_>, Status> {
         let hold = RegistrationGuard::new(&self.users[(key >> 16) as usize]);
@@ -242,31 +241,25 @@ impl Regions {
         // If the key is valid here, its entry does not change until the guard is dropped, because `remove` waits for
         // that.
         let entry = self.live_entry(key);
-        let is_allowed = entry.is_some_and(|entry| entry.allows(pd, Region { address, length }, right));
+        let is_allowed = entry.is_some_and(|entry| entry.allows(pd, range, right));
         if is_allowed { Ok(hold) } else { Err(right.refusal()) }
     }
 }
 
 impl Regions {
-    /// Checks and marks an access, as [`Regions::acquire`] does, for the peer of the queue pair with this protection
-    /// domain and number ([`dapl_software::memory::window::QpDomain`]). Also returns the address in this process, which
-    /// differs from `address` for zero-based memory.
+    /// Checks and marks an access, as [`Regions::acquire`] does, for the peer of the queue pair with these `ids`. Also
+    /// returns the address in this process, which differs from the peer's for zero-based memory.
     pub(crate) fn acquire_for_peer(
         &self,
         key: u32,
-        (pd, qp): (u32, u32),
-        address: u64,
-        length: u64,
+        ids: PeerIds,
+        range: Region,
         right: AccessRight,
     ) -> std::result::Result<(RegistrationGuard<'_>, u64), Status> {
         let hold = RegistrationGuard::new(&self.users[(key >> 16) as usize]);
         fence_behind_rmw(); // Pairs with the fence in `revoke`, as in `acquire`.
-        let entry = self.live_entry(key).ok_or(right.refusal())?;
-        let range = Region { address, length };
-        if entry.allows(pd, range, right) {
-            return Ok((hold, address));
-        }
-        entry.resolve(pd, qp, range, right).map(|address| (hold, address)).ok_or(right.refusal())
+        let address = self.live_entry(key).and_then(|entry| entry.address_for_peer(ids, range, right));
+        address.map(|address| (hold, address)).ok_or(right.refusal())
     }
 }
 
@@ -280,7 +273,8 @@ impl LocalMemory for Regions {
         segment: &Segment,
         write: bool,
     ) -> std::result::Result<RegistrationGuard<'_>, Status> {
-        self.acquire(segment.key, pd, segment.address, segment.length, AccessRight::local(write))
+        let region = Region { address: segment.address, length: segment.length };
+        self.acquire(segment.key, pd, region, AccessRight::local(write))
     }
 
     #[inline(always)]
@@ -423,14 +417,14 @@ mod tests {
     fn region_key_allows_access_only_to_its_range() {
         let regions = Regions::new(1).unwrap();
         let key = regions.add(memory(100), ALL, 7).unwrap();
-        let ok = |address, length| regions.acquire(key, 7, address, length, AccessRight::LocalWrite).is_ok();
+        let ok = |address, length| regions.acquire(key, 7, Region { address, length }, AccessRight::LocalWrite).is_ok();
         let at = base();
         assert!(ok(at, 100) && ok(at + 99, 1) && ok(at + 100, 0));
         assert!(!ok(at - 1, 1) && !ok(at, 101) && !ok(at + 101, 0) && !ok(u64::MAX, 2) && !ok(at + 50, u64::MAX));
-        assert!(regions.acquire(key, 8, at, 1, AccessRight::LocalRead).is_err(), "another domain");
-        assert!(regions.acquire(key ^ 1, 7, at, 1, AccessRight::LocalRead).is_err(), "a guessed key");
+        assert!(regions.acquire(key, 8, memory(1), AccessRight::LocalRead).is_err(), "another domain");
+        assert!(regions.acquire(key ^ 1, 7, memory(1), AccessRight::LocalRead).is_err(), "a guessed key");
         for garbage in [0, 1, u32::MAX, 0xFFFF_0000] {
-            assert!(regions.acquire(garbage, 7, at, 1, AccessRight::LocalRead).is_err());
+            assert!(regions.acquire(garbage, 7, memory(1), AccessRight::LocalRead).is_err());
         }
     }
 
@@ -438,10 +432,10 @@ mod tests {
     fn registration_for_remote_read_denies_local_and_remote_writes() {
         let regions = Regions::new(1).unwrap();
         let key = regions.add(memory(10), Access { remote_read: true, ..Access::default() }, 1).unwrap();
-        assert!(regions.acquire(key, 1, base(), 1, AccessRight::LocalRead).is_ok());
-        assert!(regions.acquire(key, 1, base(), 1, AccessRight::RemoteRead).is_ok());
-        assert_eq!(regions.acquire(key, 1, base(), 1, AccessRight::LocalWrite).err(), Some(Status::LocalProtection));
-        assert_eq!(regions.acquire(key, 1, base(), 1, AccessRight::RemoteWrite).err(), Some(Status::RemoteAccess));
+        assert!(regions.acquire(key, 1, memory(1), AccessRight::LocalRead).is_ok());
+        assert!(regions.acquire(key, 1, memory(1), AccessRight::RemoteRead).is_ok());
+        assert_eq!(regions.acquire(key, 1, memory(1), AccessRight::LocalWrite).err(), Some(Status::LocalProtection));
+        assert_eq!(regions.acquire(key, 1, memory(1), AccessRight::RemoteWrite).err(), Some(Status::RemoteAccess));
     }
 
     #[test]
@@ -453,7 +447,7 @@ mod tests {
         let announcement = AtomicU64::new(0);
         drop(of_peer.announce(&announcement, &target).unwrap());
         regions.remove(key, |_| false);
-        assert!(regions.acquire(key, 1, base(), 1, AccessRight::LocalRead).is_err());
+        assert!(regions.acquire(key, 1, memory(1), AccessRight::LocalRead).is_err());
         assert!(of_peer.announce(&announcement, &target).is_err());
         assert_eq!(announcement.load(Ordering::Relaxed), 0);
     }
@@ -462,10 +456,10 @@ mod tests {
     fn region_removal_waits_for_copies() {
         let regions = Regions::new(1).unwrap();
         let key = regions.add(memory(64), ALL, 1).unwrap();
-        let hold = regions.acquire(key, 1, base(), 64, AccessRight::LocalRead).unwrap();
+        let hold = regions.acquire(key, 1, memory(64), AccessRight::LocalRead).unwrap();
         std::thread::scope(|scope| {
             let remover = scope.spawn(|| regions.remove(key, |_| false));
-            while regions.acquire(key, 1, base(), 1, AccessRight::LocalRead).is_ok() {
+            while regions.acquire(key, 1, memory(1), AccessRight::LocalRead).is_ok() {
                 std::thread::yield_now();
             }
             assert!(!remover.is_finished());
@@ -477,7 +471,7 @@ mod tests {
     fn window_key_grants_its_remote_rights_from_the_bind_to_the_revocation() {
         let regions = Regions::new(1).unwrap();
         let key = regions.reserve().unwrap();
-        let access = |right| regions.acquire(key, 1, base(), 8, right).is_ok();
+        let access = |right| regions.acquire(key, 1, memory(8), right).is_ok();
         assert!(!access(AccessRight::RemoteRead), "a reserved key grants no access");
         regions.activate(key, memory(8), Access { remote_read: true, ..Access::default() }, Domain::Pd(1));
         assert!(access(AccessRight::RemoteRead) && !access(AccessRight::RemoteWrite));

@@ -75,6 +75,7 @@ impl WindowKeys for RegionTable {
 #[cfg(test)]
 mod tests {
     use dapl::provider::Status;
+    use dapl_software::memory::rights::PeerIds;
     use dapl_software::memory::window::QpDomain;
 
     use super::*;
@@ -114,7 +115,7 @@ mod tests {
         assert_eq!(window.execute(first, PD, &QpDomain::default()), Ok(true));
         let (second, two) = window.post(wanted(source, &kept)).unwrap();
         assert!(reads(one) && !reads(two) && keeps(&kept) == 2);
-        let hold = regions.acquire(one, PD, whole().address, 1, AccessRight::RemoteRead).unwrap();
+        let hold = regions.acquire(one, PD, Region { length: 1, ..whole() }, AccessRight::RemoteRead).unwrap();
         assert_eq!(window.execute(second, PD, &QpDomain::default()), Ok(false), "a copy is in progress");
         assert!(!reads(one) && !reads(two) && keeps(&kept) == 2);
         drop(hold);
@@ -204,8 +205,8 @@ mod tests {
         let window = window_of(regions.clone(), Arc::default(), windows.clone(), PD, WindowScope::Qp);
         let (one, other, kept) = (QpDomain::default(), QpDomain::default(), Arc::new(()));
         let reads = |key, qp: &QpDomain| {
-            let ids = (PD, qp.number());
-            regions.acquire_for_peer(key, ids, whole().address, 8, AccessRight::RemoteRead).is_ok()
+            let (ids, range) = (PeerIds { pd: PD, qp: qp.number() }, Region { length: 8, ..whole() });
+            regions.acquire_for_peer(key, ids, range, AccessRight::RemoteRead).is_ok()
         };
         let (first, key) = window.post(wanted(source, &kept)).unwrap();
         assert_eq!(window.execute(first, PD, &one), Ok(true));

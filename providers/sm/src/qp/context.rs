@@ -12,7 +12,7 @@ use dapl::runtime::empty_check::RingWatch;
 use dapl::runtime::handle::ObjectId;
 use dapl::runtime::pooled::Pooled;
 use dapl_software::memory::refused::{FailedCheck, RefusedAccess};
-use dapl_software::memory::rights::KeyEntry;
+use dapl_software::memory::rights::{KeyEntry, PeerIds};
 use dapl_software::memory::window::QpDomain;
 
 use crate::cq::{CompletionWriter, CqCore};
@@ -81,6 +81,11 @@ pub(crate) struct QpContext {
 }
 
 impl QpContext {
+    /// Returns the identifiers that checks of the peer's accesses need.
+    pub(crate) fn peer_ids(&self) -> PeerIds {
+        PeerIds { pd: self.pd, qp: self.domain.number() }
+    }
+
     /// Queues a denied access for the engine, which logs it. `cookie`: cookie of the local request, or `None` for an
     /// access of the peer. `entry`: entry of the key in the table of registrations.
     #[cold]

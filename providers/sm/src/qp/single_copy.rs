@@ -11,7 +11,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use dapl::provider::{Region, Segment, Status};
 use dapl::runtime::sync::AtomicU64;
 use dapl_software::memory::atomic::Atomic;
-use dapl_software::memory::rights::AccessRight;
 use dapl_software::memory::scatter_gather::LocalMemory;
 use dapl_software::memory::user_copy;
 
@@ -73,8 +72,7 @@ impl<'a> SingleCopy<'a> {
         target: &AccessTarget,
         method: CopyMethod<'_>,
     ) -> Result<(), CopyError> {
-        let right = AccessRight::local(direction == Direction::Read);
-        let guard = self.regions.acquire(local.key, pd, local.address, local.length, right);
+        let guard = self.regions.acquire_segment(pd, &local, direction == Direction::Read);
         let _guard = guard.map_err(|_| CopyError::LocalMemory)?;
         // SAFETY: `_guard` is a reference to the registration, so the local memory stays registered during the copy.
         unsafe { self.copy_acquired(direction, &local, target, method) }

@@ -186,12 +186,15 @@ fn requests_after_a_bind_wait_for_copies_by_the_old_key() {
         let pair = WindowPair::new(&format!("window-fence-{sleeps}"), false);
         let old = pair.bind(pair.target.bind(0, 64, READ));
         let regions = pair.b.ia.device.regions.clone();
-        let hold = regions.acquire(old, pair.b.pd.0, pair.target.at(0), 64, AccessRight::RemoteRead).unwrap();
+        let acquire = |key, at, right| {
+            regions.acquire(key, pair.b.pd.0, Region { address: pair.target.at(at), length: 64 }, right)
+        };
+        let hold = acquire(old, 0, AccessRight::RemoteRead).unwrap();
         pair.active.post_recv(&[], token(1)).unwrap();
         let new = pair.passive.post_bind(&pair.window, pair.target.bind(64, 64, WRITE), &bind_wr(2)).unwrap();
         pair.passive.post_send(&wr(Op::Send { solicited: false }, &[], 3)).unwrap();
         // The old key is already revoked, and the new key is not valid yet.
-        let dead = |key, at, right| regions.acquire(key, pair.b.pd.0, pair.target.at(at), 64, right).is_err();
+        let dead = |key, at, right| acquire(key, at, right).is_err();
         assert!(dead(old, 0, AccessRight::RemoteRead) && dead(new, 64, AccessRight::RemoteWrite));
         if !sleeps {
             let (a, b) = (&pair.a.cq, &pair.b.cq);

@@ -27,7 +27,7 @@ fn no_local_copy_accesses_memory_after_its_deregistration() {
             .map(|_| {
                 let (regions, memory) = (regions.clone(), memory.clone());
                 thread::spawn(move || {
-                    if let Ok(_guard) = regions.acquire(key, 1, 64, 64, AccessRight::LocalRead) {
+                    if let Ok(_guard) = regions.acquire(key, 1, RANGE, AccessRight::LocalRead) {
                         memory.read();
                     }
                 })

@@ -1,7 +1,7 @@
 //! Extension operations of the peer: completes a receive for an RDMA write with immediate data, executes atomic
 //! operations, and reads the immediate data or the window key of a send.
 
-use dapl::provider::{ATOMIC_SIZE, Completion, ReceivedOp};
+use dapl::provider::{ATOMIC_SIZE, Completion, ReceivedOp, Region};
 use dapl_software::memory::rights::AccessRight;
 
 use super::{Delivery, RxRings};
@@ -60,9 +60,9 @@ impl RxRings {
         let request = AtomicRequest::decode(self.requests.payload_words());
         let AtomicRequest { key, address, operation } = request
             .ok_or(ConnectionFault::InvalidData("an atomic operation of unknown type or at an unaligned address"))?;
-        let ids = (context.pd, context.domain.number());
         let right = AccessRight::RemoteAtomic;
-        let held = context.regions.acquire_for_peer(key, ids, address, ATOMIC_SIZE, right);
+        let range = Region { address, length: ATOMIC_SIZE };
+        let held = context.regions.acquire_for_peer(key, context.peer_ids(), range, right);
         let found = held.ok().and_then(|(_hold, address)| {
             fail_point!(TargetHeld);
             // SAFETY: the memory is registered and marked in use, and the peer may execute atomic operations on it.

@@ -3,6 +3,7 @@
 
 use std::sync::atomic::Ordering;
 
+use dapl::provider::Region;
 use dapl_software::memory::rights::AccessRight;
 use dapl_software::memory::user_copy;
 
@@ -76,8 +77,8 @@ impl RxRings {
         id: u32,
     ) -> Result<bool, ConnectionFault> {
         let Fragment { key, address, length, .. } = fragment;
-        let ids = (context.pd, context.domain.number());
-        let held = context.regions.acquire_for_peer(key, ids, address, length.into(), right);
+        let range = Region { address, length: length.into() };
+        let held = context.regions.acquire_for_peer(key, context.peer_ids(), range, right);
         let is_copied = held.is_ok_and(|(_hold, address)| {
             fail_point!(TargetHeld);
             let (length, registration) = (length as usize, || context.regions.registration(key));
