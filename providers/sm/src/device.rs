@@ -19,7 +19,6 @@ use crate::cm::socket::{self, SetupSocket};
 use crate::cm::table::ConnectionTable;
 use crate::dir::{EndpointBase, EndpointDir};
 use crate::engine::jobs::Jobs;
-use crate::memory::backing::ExportedRegions;
 use crate::memory::cma::Probe;
 use crate::memory::knem::Knem;
 use crate::memory::regions::{Regions, SLOTS};
@@ -40,8 +39,6 @@ pub(crate) struct Device {
     pub(crate) fifo: OwnedFd,
     pub(crate) regions: Arc<Regions>,
     pub(crate) windows: Arc<Windows>,
-    /// Files and System V segments of the registrations that peers may map.
-    pub(crate) backings: ExportedRegions,
     pub(crate) probe: Probe,
     /// Whether this process is registered for `membarrier`. If its peer is registered too, the process that sets
     /// wake-up flags executes the barrier for both.
@@ -76,6 +73,9 @@ impl Device {
         let socket = SetupSocket::bind(endpoint.path()).map_err(|e| failed("bind the set-up socket", e))?;
         let fifo = socket::open_own_fifo(endpoint.path()).map_err(|e| failed("open the FIFO", e))?;
         let knem = if settings.rma.has(ByKernel::Knem) { Knem::open() } else { None };
+        let connections = Arc::<ConnectionTable>::default();
+        let copying = connections.clone();
+        let regions = Regions::new(random()? | 1, knem, move |key| copying.announces_copy(key))?;
         Ok(Device {
             name: spec.name.to_owned(),
             limits: Limits { extensions: Extensions::ALL, ..limits(65_535, SLOTS as u32 - 1) },
@@ -84,13 +84,12 @@ impl Device {
             epoch: random()?,
             socket,
             fifo,
-            regions: Arc::new(Regions::new(random()? | 1)?.with_knem(knem)),
+            regions: Arc::new(regions),
             windows: Arc::default(),
-            backings: ExportedRegions::default(),
             probe: Probe::new(random()?),
             barrier: crate::qp::link::register_membarrier(),
             jobs: Arc::new(Jobs::new()?),
-            connections: Arc::default(),
+            connections,
             listeners: Mutex::default(),
             sink,
             next_pd: AtomicU32::new(1),

@@ -57,6 +57,7 @@ pub use qp::Qp;
 pub use srq::Srq;
 
 use device::Device;
+use memory::regions::Regions;
 use memory::window::MwCore;
 
 // Unit tests are not linked with libdat, so they do not export the provider's entry points.
@@ -76,11 +77,9 @@ pub struct Pd(u32);
 
 /// A registration of memory. Dropping it deregisters the memory.
 pub struct Mr {
-    device: Arc<Device>,
+    regions: Arc<Regions>,
     key: u32,
     remote: bool,
-    /// Whether peers may map the memory.
-    exported: bool,
 }
 
 impl MemoryRegion for Mr {
@@ -95,10 +94,7 @@ impl MemoryRegion for Mr {
 
 impl Drop for Mr {
     fn drop(&mut self) {
-        self.device.regions.remove(self.key, |key| self.device.connections.announces_copy(key));
-        if self.exported {
-            self.device.backings.unexport(self.key);
-        }
+        self.regions.remove(self.key);
     }
 }
 
@@ -218,11 +214,12 @@ impl MemoryProvider for Sm {
             return Err(Error::InvalidParameter(3));
         }
         let key = self.device.regions.add(region, access, pd.0)?;
-        Ok(Mr { device: self.device.clone(), key, remote: access.is_remote(), exported: false })
+        Ok(Mr { regions: self.device.regions.clone(), key, remote: access.is_remote() })
     }
 
     fn register_shared(&self, pd: &Pd, region: Region, access: Access) -> Result<Mr> {
-        let Device { backings, regions, settings, .. } = &*self.device;
+        let Device { regions, settings, .. } = &*self.device;
+        let backings = &regions.backings;
         let remote = access.is_remote();
         let usable =
             remote && settings.rma == settings::RmaMethod::Auto && regions.may_register(region, access.writes());
@@ -239,7 +236,7 @@ impl MemoryProvider for Sm {
         };
         let key = regions.export(region, access, pd.0)?;
         backings.export(key, backing);
-        Ok(Mr { device: self.device.clone(), key, remote, exported: true })
+        Ok(Mr { regions: regions.clone(), key, remote })
     }
 
     fn join(&self, cookie: &SharedCookie, length: u64) -> Result<Membership> {
@@ -257,8 +254,8 @@ impl MemoryProvider for Sm {
 
 impl Sm {
     fn window(&self, pd: &Pd, scope: WindowScope) -> Mw {
-        let Device { regions, connections, windows, .. } = &*self.device;
-        Mw(memory::window::window_of(regions.clone(), connections.clone(), windows.clone(), pd.0, scope))
+        let Device { regions, windows, .. } = &*self.device;
+        Mw(Arc::new(MwCore::new(regions.clone(), windows.clone(), pd.0, scope)))
     }
 }
 

@@ -71,8 +71,8 @@ const COMMON: &[&[&str]] = &[
 const SM: &[&[&str]] = &[
     &["proto", "memory/map"],
     &["memory/cma", "memory/mapped", "qp/line_allocator"],
-    &["memory/knem"],
-    &["settings", "memory/backing", "memory/imports", "dir", "engine/wake", "cm/receive", "memory/regions", "qp/ring"],
+    &["memory/backing", "memory/knem"],
+    &["settings", "memory/imports", "dir", "engine/wake", "cm/receive", "memory/regions", "qp/ring"],
     &["engine/wake_flags", "delegation", "cm/socket"],
     &["eager_claims"],
     &["qp/link"],

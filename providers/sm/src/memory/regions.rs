@@ -22,6 +22,7 @@ use dapl_software::memory::rights::{self, AccessRight, Domain, EXPORTED, KeyEntr
 use dapl_software::memory::scatter_gather::LocalMemory;
 use dapl_software::memory::user_copy::{MappingChecker, RegisteredRange};
 
+use crate::memory::backing::ExportedRegions;
 use crate::memory::knem::{ExportedRegion, Knem};
 use crate::memory::map::{EngineTicks, RingSlots, SharedMapping};
 
@@ -80,14 +81,24 @@ pub(crate) struct Regions {
     /// For each entry: number of copies by this process that are in progress.
     users: Box<[AtomicU32; SLOTS]>,
     keys: Mutex<KeyTable>,
-    knem: Option<Knem>,
+    /// Returns whether a peer is copying with a key.
+    announced: Box<dyn Fn(u32) -> bool + Send + Sync>,
+    /// The KNEM device, if it is used. Registrations that peers may access are then also declared to this device.
+    pub(crate) knem: Option<Knem>,
+    /// Files and System V segments of the registrations that peers may map.
+    pub(crate) backings: ExportedRegions,
     /// Counter of engine ticks, for checks that are made once per tick.
     pub(crate) ticker: EngineTicks,
     checker: MappingChecker,
 }
 
 impl Regions {
-    pub(crate) fn new(seed: u64) -> Result<Self> {
+    /// Creates an empty table. `announced` returns whether a peer is copying with a key.
+    pub(crate) fn new(
+        seed: u64,
+        knem: Option<Knem>,
+        announced: impl Fn(u32) -> bool + Send + Sync + 'static,
+    ) -> Result<Self> {
         let (table, fd) = SharedMapping::create("dapl-sm-regions", SLOTS * ENTRY, true)?;
         let table = Arc::new(table);
         let entries = RingSlots::new(table.clone(), 0, SLOTS as u32);
@@ -100,7 +111,9 @@ impl Regions {
             fd,
             users,
             keys,
-            knem: None,
+            announced: Box::new(announced),
+            knem,
+            backings: ExportedRegions::default(),
             ticker: EngineTicks::default(),
             checker: MappingChecker::default(),
         })
@@ -109,16 +122,6 @@ impl Regions {
     /// Whether a region may be registered, for writing if `write` is set.
     pub(crate) fn may_register(&self, region: Region, write: bool) -> bool {
         self.checker.may_register(region, write)
-    }
-
-    /// Sets the KNEM device. Registrations that peers may access are then also declared to this device.
-    pub(crate) fn with_knem(self, knem: Option<Knem>) -> Self {
-        Regions { knem, ..self }
-    }
-
-    /// Returns the KNEM device, if it is used.
-    pub(crate) fn knem(&self) -> Option<&Knem> {
-        self.knem.as_ref()
     }
 
     /// Returns the table and the offsets of an entry's fields (key, base, length, rights), for tests that act as a
@@ -172,18 +175,18 @@ impl Regions {
         self.table.word(entry + KEY).store(u64::from(key), Ordering::Release);
     }
 
-    /// Ends a registration, and waits until no copy uses it, but at most a second for copies by peers. `announced`
-    /// returns whether a peer is copying with a key.
-    pub(crate) fn remove(&self, key: u32, announced: impl Fn(u32) -> bool) {
+    /// Ends a registration, and waits until no copy uses it, but at most a second for copies by peers.
+    pub(crate) fn remove(&self, key: u32) {
         self.revoke(key);
         while self.is_in_use(key) {
             yield_now();
         }
         handle::await_posts();
-        wait_while(|| announced(key));
+        wait_while(|| self.is_in_use_by_peer(key));
         if let Some(knem) = &self.knem {
             knem.unexport(self.table.word((key >> 16) as usize * ENTRY + COOKIE).swap(0, Ordering::Relaxed));
         }
+        self.backings.unexport(key);
         self.release_key(key);
     }
 
@@ -198,6 +201,11 @@ impl Regions {
     /// Whether a copy by this process with this key is in progress.
     pub(crate) fn is_in_use(&self, key: u32) -> bool {
         self.users[(key >> 16) as usize].load(Ordering::Acquire) != 0
+    }
+
+    /// Whether a peer has announced a copy with this key.
+    pub(crate) fn is_in_use_by_peer(&self, key: u32) -> bool {
+        (self.announced)(key)
     }
 
     /// Releases the index of a key that was revoked or never activated.
@@ -409,13 +417,17 @@ mod tests {
         MEMORY.as_ptr() as u64
     }
 
+    fn regions() -> Regions {
+        Regions::new(1, None, |_| false).unwrap()
+    }
+
     fn memory(length: u64) -> Region {
         Region { address: base(), length }
     }
 
     #[test]
     fn region_key_allows_access_only_to_its_range() {
-        let regions = Regions::new(1).unwrap();
+        let regions = regions();
         let key = regions.add(memory(100), ALL, 7).unwrap();
         let ok = |address, length| regions.acquire(key, 7, Region { address, length }, AccessRight::LocalWrite).is_ok();
         let at = base();
@@ -430,7 +442,7 @@ mod tests {
 
     #[test]
     fn registration_for_remote_read_denies_local_and_remote_writes() {
-        let regions = Regions::new(1).unwrap();
+        let regions = regions();
         let key = regions.add(memory(10), Access { remote_read: true, ..Access::default() }, 1).unwrap();
         assert!(regions.acquire(key, 1, memory(1), AccessRight::LocalRead).is_ok());
         assert!(regions.acquire(key, 1, memory(1), AccessRight::RemoteRead).is_ok());
@@ -440,13 +452,13 @@ mod tests {
 
     #[test]
     fn removed_key_is_invalid_in_local_table_and_at_peer() {
-        let regions = Regions::new(1).unwrap();
+        let regions = regions();
         let of_peer = PeerRegions::map(&regions.fd, SLOTS as u32).unwrap();
         let key = regions.add(memory(64), ALL, 1).unwrap();
         let target = AccessTarget { key, pd: 1, address: base(), length: 64, right: AccessRight::RemoteWrite };
         let announcement = AtomicU64::new(0);
         drop(of_peer.announce(&announcement, &target).unwrap());
-        regions.remove(key, |_| false);
+        regions.remove(key);
         assert!(regions.acquire(key, 1, memory(1), AccessRight::LocalRead).is_err());
         assert!(of_peer.announce(&announcement, &target).is_err());
         assert_eq!(announcement.load(Ordering::Relaxed), 0);
@@ -454,11 +466,11 @@ mod tests {
 
     #[test]
     fn region_removal_waits_for_copies() {
-        let regions = Regions::new(1).unwrap();
+        let regions = regions();
         let key = regions.add(memory(64), ALL, 1).unwrap();
         let hold = regions.acquire(key, 1, memory(64), AccessRight::LocalRead).unwrap();
         std::thread::scope(|scope| {
-            let remover = scope.spawn(|| regions.remove(key, |_| false));
+            let remover = scope.spawn(|| regions.remove(key));
             while regions.acquire(key, 1, memory(1), AccessRight::LocalRead).is_ok() {
                 std::thread::yield_now();
             }
@@ -469,7 +481,7 @@ mod tests {
 
     #[test]
     fn window_key_grants_its_remote_rights_from_the_bind_to_the_revocation() {
-        let regions = Regions::new(1).unwrap();
+        let regions = regions();
         let key = regions.reserve().unwrap();
         let access = |right| regions.acquire(key, 1, memory(8), right).is_ok();
         assert!(!access(AccessRight::RemoteRead), "a reserved key grants no access");

@@ -3,80 +3,62 @@
 //! order of binds, which wait for such copies.
 #![forbid(unsafe_code)]
 
-use std::sync::Arc;
-
 use dapl::error::Result;
 use dapl::provider::{Access, Region};
 use dapl_software::memory::rights::{AccessRight, Domain};
-use dapl_software::memory::window::{WindowKeys, WindowScope};
+use dapl_software::memory::window::WindowKeys;
 
-use crate::cm::table::ConnectionTable;
 use crate::memory::regions::Regions;
 
 pub(crate) use dapl_software::memory::window::BindRequest;
 
 /// A memory window of this provider.
-pub(crate) type MwCore = dapl_software::memory::window::WindowCore<RegionTable>;
-
-/// The table of registrations, and the connections whose peers copy with its keys.
-pub(crate) struct RegionTable {
-    regions: Arc<Regions>,
-    connections: Arc<ConnectionTable>,
-}
+pub(crate) type MwCore = dapl_software::memory::window::WindowCore<Regions>;
 
 /// The bound windows of an adapter, by key. A send with invalidate finds its window here.
-pub(crate) type Windows = dapl_software::memory::window::WindowDirectory<RegionTable>;
+pub(crate) type Windows = dapl_software::memory::window::WindowDirectory<Regions>;
 
-/// Creates an unbound window.
-pub(crate) fn window_of(
-    regions: Arc<Regions>,
-    connections: Arc<ConnectionTable>,
-    windows: Arc<Windows>,
-    pd: u32,
-    scope: WindowScope,
-) -> Arc<MwCore> {
-    Arc::new(MwCore::new(Arc::new(RegionTable { regions, connections }), windows, pd, scope))
-}
-
-impl WindowKeys for RegionTable {
+impl WindowKeys for Regions {
     fn reserve(&self) -> Result<u32> {
-        self.regions.reserve()
+        self.reserve()
     }
 
     fn activate(&self, key: u32, region: Region, access: Access, domain: Domain) {
-        self.regions.activate(key, region, access, domain);
+        self.activate(key, region, access, domain);
     }
 
     fn revoke(&self, key: u32) {
-        self.regions.revoke(key);
+        self.revoke(key);
     }
 
     fn is_in_use(&self, key: u32) -> bool {
-        self.regions.is_in_use(key)
+        self.is_in_use(key)
     }
 
     fn is_in_use_by_peer(&self, key: u32) -> bool {
-        self.connections.announces_copy(key)
+        self.is_in_use_by_peer(key)
     }
 
     fn remove(&self, key: u32) {
-        self.regions.remove(key, |key| self.connections.announces_copy(key));
+        self.remove(key);
     }
 
     fn release_key(&self, key: u32) {
-        self.regions.release_key(key);
+        self.release_key(key);
     }
 
     fn covers(&self, source: u32, pd: u32, region: Region, write: bool) -> bool {
-        self.regions.allows(source, pd, region, AccessRight::local(write))
+        self.allows(source, pd, region, AccessRight::local(write))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use dapl::provider::Status;
     use dapl_software::memory::rights::PeerIds;
-    use dapl_software::memory::window::QpDomain;
+    use dapl_software::memory::window::{QpDomain, WindowScope};
 
     use super::*;
 
@@ -92,9 +74,9 @@ mod tests {
 
     /// Returns a window, its table, and the key of a registration.
     fn window() -> (Arc<MwCore>, Arc<Regions>, u32) {
-        let regions = Arc::new(Regions::new(1).unwrap());
+        let regions = Arc::new(Regions::new(1, None, |_| false).unwrap());
         let source = regions.add(whole(), Access::default(), PD).unwrap();
-        (window_of(regions.clone(), Arc::default(), Arc::default(), PD, WindowScope::Pd), regions, source)
+        (Arc::new(MwCore::new(regions.clone(), Arc::default(), PD, WindowScope::Pd)), regions, source)
     }
 
     fn wanted(source: u32, kept: &Arc<()>) -> Option<BindRequest> {
@@ -199,10 +181,10 @@ mod tests {
 
     #[test]
     fn qp_window_grants_access_only_to_the_qp_of_its_bind() {
-        let regions = Arc::new(Regions::new(1).unwrap());
+        let regions = Arc::new(Regions::new(1, None, |_| false).unwrap());
         let windows: Arc<Windows> = Arc::default();
         let source = regions.add(whole(), Access::default(), PD).unwrap();
-        let window = window_of(regions.clone(), Arc::default(), windows.clone(), PD, WindowScope::Qp);
+        let window = Arc::new(MwCore::new(regions.clone(), windows.clone(), PD, WindowScope::Qp));
         let (one, other, kept) = (QpDomain::default(), QpDomain::default(), Arc::new(()));
         let reads = |key, qp: &QpDomain| {
             let (ids, range) = (PeerIds { pd: PD, qp: qp.number() }, Region { length: 8, ..whole() });

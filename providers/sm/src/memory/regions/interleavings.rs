@@ -14,7 +14,12 @@ const ALL: Access =
 const RANGE: Region = Region { address: 64, length: 64 };
 
 fn scene() -> (Arc<Regions>, Arc<AccessCheck>, u32) {
-    let regions = Arc::new(Regions::new(1).unwrap());
+    scene_with(|_| false)
+}
+
+/// `announced` returns whether a peer is copying with a key.
+fn scene_with(announced: impl Fn(u32) -> bool + Send + Sync + 'static) -> (Arc<Regions>, Arc<AccessCheck>, u32) {
+    let regions = Arc::new(Regions::new(1, None, announced).unwrap());
     let key = regions.add(RANGE, ALL, 1).unwrap();
     (regions, Arc::default(), key)
 }
@@ -33,7 +38,7 @@ fn no_local_copy_accesses_memory_after_its_deregistration() {
                 })
             })
             .collect();
-        regions.remove(key, |_| false);
+        regions.remove(key);
         memory.write();
         copiers.into_iter().for_each(|copier| copier.join().unwrap());
     });
@@ -62,7 +67,7 @@ fn no_announced_post_accesses_memory_after_its_deregistration() {
                 announced.release();
             })
         };
-        regions.remove(key, |_| false);
+        regions.remove(key);
         memory.write();
         poster.join().unwrap();
     });
@@ -71,11 +76,12 @@ fn no_announced_post_accesses_memory_after_its_deregistration() {
 #[test]
 fn no_copy_by_a_peer_accesses_memory_after_its_deregistration() {
     loom::model(|| {
-        let (regions, memory, key) = scene();
-        let of_peer = PeerRegions { table: (*regions.table).clone(), slots: SLOTS as u32 };
         let announcement = Arc::new(AtomicU64::new(0));
+        let announced = announcement.clone();
+        let (regions, memory, key) = scene_with(move |key| announced.load(Ordering::Acquire) == u64::from(key));
+        let of_peer = PeerRegions { table: (*regions.table).clone(), slots: SLOTS as u32 };
         let peer = {
-            let (memory, announcement) = (memory.clone(), announcement.clone());
+            let memory = memory.clone();
             thread::spawn(move || {
                 let target = AccessTarget { key, pd: 1, address: 64, length: 64, right: AccessRight::RemoteWrite };
                 if let Ok(_announced) = of_peer.announce(&announcement, &target) {
@@ -83,7 +89,7 @@ fn no_copy_by_a_peer_accesses_memory_after_its_deregistration() {
                 }
             })
         };
-        regions.remove(key, |key| announcement.load(Ordering::Acquire) == u64::from(key));
+        regions.remove(key);
         memory.write();
         peer.join().unwrap();
     });
@@ -98,7 +104,7 @@ fn old_key_grants_no_access_to_the_next_registration_of_its_index() {
             let of = |address| AccessTarget { key: old, pd: 1, address, length: 64, right: AccessRight::RemoteRead };
             assert!(!of_peer.allows(&of(128)), "the successor's range");
         });
-        regions.remove(old, |_| false);
+        regions.remove(old);
         let new = regions.add(Region { address: 128, length: 64 }, ALL, 1).unwrap();
         assert_eq!((new >> 16, new == old), (old >> 16, false), "the successor has the same index");
         peer.join().unwrap();
