@@ -12,6 +12,7 @@ use dapl::provider::{CmSink, Extensions, IaSpec, Limits};
 use dapl::runtime::handle::ObjectId;
 use dapl_software::host_address;
 use dapl_software::limits::limits;
+use dapl_software::memory::regions::SLOTS;
 use parking_lot::Mutex;
 
 use crate::Sm;
@@ -21,7 +22,7 @@ use crate::dir::{EndpointBase, EndpointDir};
 use crate::engine::jobs::Jobs;
 use crate::memory::cma::Probe;
 use crate::memory::knem::Knem;
-use crate::memory::regions::{Regions, SLOTS};
+use crate::memory::regions::{RegionTable, Regions};
 use crate::memory::window::Windows;
 use crate::settings::{ByKernel, SmSettings};
 
@@ -75,7 +76,7 @@ impl Device {
         let knem = if settings.rma.has(ByKernel::Knem) { Knem::open() } else { None };
         let connections = Arc::<ConnectionTable>::default();
         let copying = connections.clone();
-        let regions = Regions::new(random()? | 1, knem, move |key| copying.announces_copy(key))?;
+        let table = RegionTable::new(knem, move |key| copying.announces_copy(key))?;
         Ok(Device {
             name: spec.name.to_owned(),
             limits: Limits { extensions: Extensions::ALL, ..limits(65_535, SLOTS as u32 - 1) },
@@ -84,7 +85,7 @@ impl Device {
             epoch: random()?,
             socket,
             fifo,
-            regions: Arc::new(regions),
+            regions: Arc::new(Regions::new(table, random()?)),
             windows: Arc::default(),
             probe: Probe::new(random()?),
             barrier: crate::qp::link::register_membarrier(),

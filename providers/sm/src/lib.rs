@@ -94,7 +94,7 @@ impl MemoryRegion for Mr {
 
 impl Drop for Mr {
     fn drop(&mut self) {
-        self.regions.remove(self.key);
+        self.regions.deregister(self.key);
     }
 }
 
@@ -219,7 +219,7 @@ impl MemoryProvider for Sm {
 
     fn register_shared(&self, pd: &Pd, region: Region, access: Access) -> Result<Mr> {
         let Device { regions, settings, .. } = &*self.device;
-        let backings = &regions.backings;
+        let backings = &regions.store.backings;
         let remote = access.is_remote();
         let usable =
             remote && settings.rma == settings::RmaMethod::Auto && regions.may_register(region, access.writes());

@@ -34,7 +34,7 @@ pub(crate) fn attach_peer(
     mut fds: Vec<OwnedFd>,
 ) -> Option<PeerSide> {
     if fds.len() != MAX_FDS {
-        let is_full = matches!(rustix::io::dup(&device.regions.fd), Err(Errno::MFILE | Errno::NFILE));
+        let is_full = matches!(rustix::io::dup(&device.regions.store.fd), Err(Errno::MFILE | Errno::NFILE));
         let remedy =
             if is_full { "the limit of open files is reached, raise it (ulimit -n)" } else { "the connect fails" };
         log::warn!("set-up with {}: received {} descriptors, expected {MAX_FDS}; {remedy}", path.display(), fds.len());
@@ -106,7 +106,7 @@ fn find_or_open_peer(
     let wanted = rma.has(ByKernel::Cma) && params.probe_address != 0 && watch.is_some();
     let cma = AtomicBool::new(wanted && cma::probe(pid, params.probe_address, params.probe_value));
     let is_first = rma.by_kernel().next() == Some(ByKernel::Knem);
-    let knem = device.regions.knem.is_some() && watch.is_some() && (is_first || !cma.load(Ordering::Relaxed));
+    let knem = device.regions.store.knem.is_some() && watch.is_some() && (is_first || !cma.load(Ordering::Relaxed));
     let is_timed = device.settings.calibrate && cma.load(Ordering::Relaxed);
     let offer_from = if is_timed { calibration::crossover() } else { calibration::DEFAULT_CROSSOVER_BYTES };
     let imports = (*rma == RmaMethod::Auto).then(Imports::default);

@@ -17,6 +17,7 @@ use dapl::error::{AddressProblem, Error, Resource, Result};
 use dapl::provider::{ConnId, ConnectSpec, PeerAddress};
 use dapl::runtime::handle::ObjectId;
 use dapl_software::host_address;
+use dapl_software::memory::regions::SLOTS;
 use parking_lot::MutexGuard;
 use rustix::io::Errno;
 
@@ -26,7 +27,6 @@ use crate::cm::table::{Attempt, Attempts, ConnectionHandler};
 use crate::device::{Device, random};
 use crate::dir::endpoint_path;
 use crate::engine::jobs::Job;
-use crate::memory::regions::SLOTS;
 use crate::proto::handshake::{ConnectParams, Datagram, Geometry, ReplyResult};
 use crate::proto::machine::{ConnectionMachine, DatagramDelivery, MachineAction, MachineInput};
 use crate::qp::link::ConnectionMemory;
@@ -143,7 +143,7 @@ fn step_locked(
 fn transmit(device: &Device, attempt: &Attempt) -> DatagramDelivery {
     let Some(datagram) = attempt.machine.outgoing() else { return DatagramDelivery::Queued };
     let mut fds: Vec<BorrowedFd<'_>> = attempt.fds.iter().map(|fd| fd.as_fd()).collect();
-    fds.push(device.regions.fd.as_fd());
+    fds.push(device.regions.store.fd.as_fd());
     // A descriptor grants access to the memory, so it is sent only to a directory of the same user.
     let sent = socket::check_directory(&attempt.peer, rustix::process::geteuid().as_raw())
         .and_then(|()| device.socket.send(&attempt.peer, &datagram.encode(), &fds));

@@ -123,7 +123,7 @@ impl Engine {
                 Job::ManyRecvs(ep) => self.device.sink.many_recvs(ep),
                 Job::Watch(cq) => {
                     self.watched.push((cq, 0));
-                    self.device.regions.ticker.tick(true);
+                    self.device.regions.store.ticker.tick(true);
                     self.next_tick = Some(Instant::now() + TICK);
                 }
                 Job::Run(id) => _ = self.queue_pair_and_memory(id).inspect(|(qp, _)| qp.serve()),
@@ -148,7 +148,7 @@ impl Engine {
         if self.next_tick.is_some_and(|due| due <= now) {
             self.watched.retain_mut(|(cq, last)| cq.tick(last));
             self.next_tick = (!self.watched.is_empty()).then(|| now + TICK);
-            self.device.regions.ticker.tick(self.next_tick.is_some());
+            self.device.regions.store.ticker.tick(self.next_tick.is_some());
         }
         for id in self.device.connections.due(now) {
             self.step(id, MachineInput::Deadline);

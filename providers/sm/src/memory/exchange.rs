@@ -53,7 +53,8 @@ pub(crate) fn on_mapping_request(device: &Device, request: &Datagram, sender: &P
             && (entry.grants(AccessRight::RemoteRead) || entry.grants(AccessRight::RemoteWrite))
     };
     let entry = device.regions.entry(key).filter(is_granted);
-    let backing = entry.and_then(|entry| device.regions.backings.get(key).filter(|known| known.region == entry.region));
+    let backing =
+        entry.and_then(|entry| device.regions.store.backings.get(key).filter(|known| known.region == entry.region));
     let export = backing.as_ref().and_then(export);
     let mut fds: Vec<BorrowedFd<'_>> = Vec::new();
     if let Some(RegionBacking { store: BackingStore::OpenMemfd(memory), .. }) = &backing {

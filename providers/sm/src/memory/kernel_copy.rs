@@ -31,7 +31,7 @@ pub(crate) unsafe fn copy(
     target: &AccessTarget,
 ) -> Result<(), CopyError> {
     if peer.knem.load(Ordering::Relaxed)
-        && let Some(knem) = &regions.knem
+        && let Some(knem) = &regions.store.knem
         && let Some((exported, offset)) = peer.regions.exported(target.key).zip(peer.regions.offset(target))
     {
         // SAFETY: the caller guarantees that the bytes of `local` may be accessed (# Safety).

@@ -1,16 +1,9 @@
-//! Memory windows, whose keys are entries of sm's table of registrations. This module reserves, activates and revokes
-//! these entries, and reports which of the keys are in use by copies. `dapl_software::memory::window` determines the
-//! order of binds, which wait for such copies.
+//! Memory windows, whose keys are entries of sm's table of registrations.
 #![forbid(unsafe_code)]
 
-use dapl::error::Result;
-use dapl::provider::{Access, Region};
-use dapl_software::memory::rights::{AccessRight, Domain};
-use dapl_software::memory::window::WindowKeys;
+pub(crate) use dapl_software::memory::window::BindRequest;
 
 use crate::memory::regions::Regions;
-
-pub(crate) use dapl_software::memory::window::BindRequest;
 
 /// A memory window of this provider.
 pub(crate) type MwCore = dapl_software::memory::window::WindowCore<Regions>;
@@ -18,47 +11,15 @@ pub(crate) type MwCore = dapl_software::memory::window::WindowCore<Regions>;
 /// The bound windows of an adapter, by key. A send with invalidate finds its window here.
 pub(crate) type Windows = dapl_software::memory::window::WindowDirectory<Regions>;
 
-impl WindowKeys for Regions {
-    fn reserve(&self) -> Result<u32> {
-        self.reserve()
-    }
-
-    fn activate(&self, key: u32, region: Region, access: Access, domain: Domain) {
-        self.activate(key, region, access, domain);
-    }
-
-    fn revoke(&self, key: u32) {
-        self.revoke(key);
-    }
-
-    fn is_in_use(&self, key: u32) -> bool {
-        self.is_in_use(key)
-    }
-
-    fn is_in_use_by_peer(&self, key: u32) -> bool {
-        self.is_in_use_by_peer(key)
-    }
-
-    fn remove(&self, key: u32) {
-        self.remove(key);
-    }
-
-    fn release_key(&self, key: u32) {
-        self.release_key(key);
-    }
-
-    fn covers(&self, source: u32, pd: u32, region: Region, write: bool) -> bool {
-        self.allows(source, pd, region, AccessRight::local(write))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
 
-    use dapl::provider::Status;
-    use dapl_software::memory::rights::PeerIds;
+    use dapl::provider::{Access, Region, Status};
+    use dapl_software::memory::rights::{AccessRight, PeerIds};
     use dapl_software::memory::window::{QpDomain, WindowScope};
+
+    use crate::memory::regions::RegionTable;
 
     use super::*;
 
@@ -74,7 +35,7 @@ mod tests {
 
     /// Returns a window, its table, and the key of a registration.
     fn window() -> (Arc<MwCore>, Arc<Regions>, u32) {
-        let regions = Arc::new(Regions::new(1, None, |_| false).unwrap());
+        let regions = Arc::new(Regions::new(RegionTable::new(None, |_| false).unwrap(), 1));
         let source = regions.add(whole(), Access::default(), PD).unwrap();
         (Arc::new(MwCore::new(regions.clone(), Arc::default(), PD, WindowScope::Pd)), regions, source)
     }
@@ -181,7 +142,7 @@ mod tests {
 
     #[test]
     fn qp_window_grants_access_only_to_the_qp_of_its_bind() {
-        let regions = Arc::new(Regions::new(1, None, |_| false).unwrap());
+        let regions = Arc::new(Regions::new(RegionTable::new(None, |_| false).unwrap(), 1));
         let windows: Arc<Windows> = Arc::default();
         let source = regions.add(whole(), Access::default(), PD).unwrap();
         let window = Arc::new(MwCore::new(regions.clone(), windows.clone(), PD, WindowScope::Qp));

@@ -151,7 +151,7 @@ impl<'a> SingleCopy<'a> {
         let copied = unsafe {
             match method {
                 CopyMethod::Mapping(mapped) => copy_through_mapping(regions, direction, mapped, local, target.address),
-                _ if !peer.is_alive(&regions.ticker) => Err(CopyError::PeerExited),
+                _ if !peer.is_alive(&regions.store.ticker) => Err(CopyError::PeerExited),
                 CopyMethod::Kernel | CopyMethod::KernelWithTail(_) => {
                     kernel_copy::copy(regions, peer, direction, bytes, target)
                 }

@@ -3,6 +3,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use dapl_software::memory::regions::{BASE, KEY, LEN, RIGHTS, RegionStore};
 use rustix::fs::FallocateFlags;
 
 use super::connection_ends::without_cma;
@@ -15,9 +16,8 @@ const REQUESTS: u64 = 3_000;
 /// Rewrites the entry of a key until `stop` is set: the key and the rights and, if `wild` is set, also the base and the
 /// length.
 fn violation(malicious: &Side, key: u32, memory: &[u8], wild: bool, stop: &AtomicBool) {
-    let (table, [key_at, base, len, rights]) = malicious.ia.device.regions.entry_fields(key);
-    let original =
-        [u64::from(key), memory.as_ptr() as u64, memory.len() as u64, table.word(rights).load(Ordering::Relaxed)];
+    let words = malicious.ia.device.regions.store.words(key);
+    let original = [u64::from(key), memory.as_ptr() as u64, memory.len() as u64, words[RIGHTS].load(Ordering::Relaxed)];
     let mut random = 0x9E37_79B9_7F4A_7C15u64;
     let mut next = move || {
         random ^= random << 13;
@@ -27,20 +27,17 @@ fn violation(malicious: &Side, key: u32, memory: &[u8], wild: bool, stop: &Atomi
     };
     while !stop.load(Ordering::Relaxed) {
         let invalid = [0, 1, u64::MAX, u64::MAX - 63, 1 << 63, original[1] + 64, next()];
-        let (field, at) = match next() % 4 {
-            1 if wild => (1, base),
-            2 if wild => (2, len),
-            3 => (3, rights),
-            _ => (0, key_at),
+        let field = match next() % 4 {
+            1 if wild => BASE,
+            2 if wild => LEN,
+            3 => RIGHTS,
+            _ => KEY,
         };
-        table.word(at).store(invalid[next() as usize % invalid.len()], Ordering::Release);
+        words[field].store(invalid[next() as usize % invalid.len()], Ordering::Release);
         (0..next() % 64).for_each(|_| std::hint::spin_loop());
-        table.word(at).store(original[field], Ordering::Release);
+        words[field].store(original[field], Ordering::Release);
     }
-    [key_at, base, len, rights]
-        .into_iter()
-        .zip(original)
-        .for_each(|(at, word)| table.word(at).store(word, Ordering::Release));
+    words.iter().zip(original).for_each(|(word, value)| word.store(value, Ordering::Release));
 }
 
 /// The memory of a transfer, between two pages. No transfer may change these pages.

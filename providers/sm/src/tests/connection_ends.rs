@@ -150,7 +150,7 @@ fn late_duplicate_request_is_not_reported() {
     active.abort();
     assert_eq!(b.sink.next(conn(11)), SinkEvent::Other("disconnected"));
     let mut fds: Vec<_> = fds.iter().map(|fd| fd.as_fd()).collect();
-    fds.push(a.ia.device.regions.fd.as_fd());
+    fds.push(a.ia.device.regions.store.fd.as_fd());
     a.ia.device.socket.send(b.ia.device.endpoint.path(), &bytes, &fds).unwrap();
     // When this later request is reported, the engine has read and dropped the late datagram.
     active.reset().unwrap();

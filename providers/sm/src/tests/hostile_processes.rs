@@ -4,6 +4,7 @@
 
 use std::sync::atomic::Ordering;
 
+use dapl_software::memory::regions::{KEY, RIGHTS, RegionStore};
 use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketType};
 use rustix::process::Uid;
 
@@ -95,9 +96,8 @@ fn tamper(link: &ConnectionMemory, random: &mut Random) {
 
 /// Overwrites the key or the rights of a registration.
 fn corrupt_registration(side: &Side, key: u32, random: &mut Random) {
-    let (table, [key_at, _, _, rights]) = side.ia.device.regions.entry_fields(key);
-    let at = if random.next().is_multiple_of(2) { key_at } else { rights };
-    table.word(at).store(random.word(), Ordering::Release);
+    let field = if random.next().is_multiple_of(2) { KEY } else { RIGHTS };
+    side.ia.device.regions.store.words(key)[field].store(random.word(), Ordering::Release);
 }
 
 /// Sends one to eight random bytes to the FIFO, and a datagram to the socket, of which some bytes may be changed or

@@ -205,7 +205,7 @@ fn messages_polled_in_memory_are_placed_without_a_call_or_a_tick() {
     let rare = "keepalive_ms=50000 give_up_ms=200000";
     let sides = [0, 1].map(|_| base.open_with(rare, Weak::<IgnoreNotifications>::new()));
     let qps = connected(&sides[0], &sides[1], 7, 1);
-    let ticks = || sides.iter().map(|side| format!("{:?}", side.ia.device.regions.ticker)).collect::<Vec<_>>();
+    let ticks = || sides.iter().map(|side| format!("{:?}", side.ia.device.regions.store.ticker)).collect::<Vec<_>>();
     let (before, from) = (ticks(), vec![1u8; LENGTH]);
     let to: Vec<AtomicU8> = (0..LENGTH).map(|_| AtomicU8::new(0)).collect();
     let region = Region { address: to.as_ptr() as u64, length: LENGTH as u64 };

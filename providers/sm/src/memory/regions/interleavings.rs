@@ -3,8 +3,10 @@
 //! deregistration. Copies by the kernel and through mappings of a peer are not modelled.
 #![forbid(unsafe_code)]
 
+use dapl::provider::{Access, Segment};
 use dapl::runtime::handle::{self, Kind, Object};
 use dapl::runtime::sync::access_check::AccessCheck;
+use dapl_software::memory::scatter_gather::LocalMemory;
 use loom::thread;
 
 use super::*;
@@ -19,7 +21,7 @@ fn scene() -> (Arc<Regions>, Arc<AccessCheck>, u32) {
 
 /// `announced` returns whether a peer is copying with a key.
 fn scene_with(announced: impl Fn(u32) -> bool + Send + Sync + 'static) -> (Arc<Regions>, Arc<AccessCheck>, u32) {
-    let regions = Arc::new(Regions::new(1, None, announced).unwrap());
+    let regions = Arc::new(Regions::new(RegionTable::new(None, announced).unwrap(), 1));
     let key = regions.add(RANGE, ALL, 1).unwrap();
     (regions, Arc::default(), key)
 }
@@ -38,7 +40,7 @@ fn no_local_copy_accesses_memory_after_its_deregistration() {
                 })
             })
             .collect();
-        regions.remove(key);
+        regions.deregister(key);
         memory.write();
         copiers.into_iter().for_each(|copier| copier.join().unwrap());
     });
@@ -67,7 +69,7 @@ fn no_announced_post_accesses_memory_after_its_deregistration() {
                 announced.release();
             })
         };
-        regions.remove(key);
+        regions.deregister(key);
         memory.write();
         poster.join().unwrap();
     });
@@ -79,7 +81,7 @@ fn no_copy_by_a_peer_accesses_memory_after_its_deregistration() {
         let announcement = Arc::new(AtomicU64::new(0));
         let announced = announcement.clone();
         let (regions, memory, key) = scene_with(move |key| announced.load(Ordering::Acquire) == u64::from(key));
-        let of_peer = PeerRegions { table: (*regions.table).clone(), slots: SLOTS as u32 };
+        let of_peer = PeerRegions { table: (*regions.store.table).clone(), slots: SLOTS as u32 };
         let peer = {
             let memory = memory.clone();
             thread::spawn(move || {
@@ -89,7 +91,7 @@ fn no_copy_by_a_peer_accesses_memory_after_its_deregistration() {
                 }
             })
         };
-        regions.remove(key);
+        regions.deregister(key);
         memory.write();
         peer.join().unwrap();
     });
@@ -99,12 +101,12 @@ fn no_copy_by_a_peer_accesses_memory_after_its_deregistration() {
 fn old_key_grants_no_access_to_the_next_registration_of_its_index() {
     loom::model(|| {
         let (regions, _, old) = scene();
-        let of_peer = PeerRegions { table: (*regions.table).clone(), slots: SLOTS as u32 };
+        let of_peer = PeerRegions { table: (*regions.store.table).clone(), slots: SLOTS as u32 };
         let peer = thread::spawn(move || {
             let of = |address| AccessTarget { key: old, pd: 1, address, length: 64, right: AccessRight::RemoteRead };
             assert!(!of_peer.allows(&of(128)), "the successor's range");
         });
-        regions.remove(old);
+        regions.deregister(old);
         let new = regions.add(Region { address: 128, length: 64 }, ALL, 1).unwrap();
         assert_eq!((new >> 16, new == old), (old >> 16, false), "the successor has the same index");
         peer.join().unwrap();

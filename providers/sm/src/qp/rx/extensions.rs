@@ -3,6 +3,7 @@
 
 use dapl::provider::{ATOMIC_SIZE, Completion, ReceivedOp, Region};
 use dapl_software::memory::rights::AccessRight;
+use dapl_software::memory::scatter_gather::LocalMemory;
 
 use super::{Delivery, RxRings};
 use crate::memory::regions::AccessTarget;

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 
 use dapl::provider::Region;
 use dapl_software::memory::rights::AccessRight;
+use dapl_software::memory::scatter_gather::LocalMemory;
 use dapl_software::memory::user_copy;
 
 use super::RxRings;
