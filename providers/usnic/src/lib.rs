@@ -55,7 +55,7 @@ pub use srq::Srq;
 
 use adapter::Adapter;
 use counters::IaCounters;
-use memory::regions::Regions;
+use memory::regions::{RegionTable, Regions};
 use qp::QpCore;
 use qp::context::{MwCore, Windows};
 use srq::SrqCore;
@@ -126,7 +126,7 @@ impl Provider for Usnic {
     fn open(spec: &IaSpec<'_>, sink: Arc<dyn CmSink<Self>>) -> Result<Self> {
         let adapter = Adapter::open(spec, sink)?;
         let limits = limits::limits();
-        let regions = Arc::new(Regions::new(cm::random_seed()));
+        let regions = Arc::new(Regions::new(RegionTable::new()?, cm::random_seed()));
         let names = SharedNames::new(adapter.device.settings.base_dir());
         let (counters, windows) = (Arc::default(), Arc::default());
         qp::exit_handler::register(&counters);

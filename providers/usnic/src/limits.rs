@@ -2,11 +2,11 @@
 #![forbid(unsafe_code)]
 
 use dapl::provider::{Extensions, Limits, NamedCount, QpSpec, TRANSPORT_MTU};
+use dapl_software::memory::regions::SLOTS;
 
 use crate::Usnic;
 use crate::counters::{self, CounterValues};
 use crate::device::{CONNECTIONS, Device};
-use crate::memory::regions::SLOTS;
 use crate::proto::conn::ConnConfig;
 use crate::proto::wire::FRAGMENT;
 

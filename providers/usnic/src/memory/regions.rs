@@ -1,269 +1,45 @@
-//! The table of registered memory, by key. Accesses of peers and of local requests are checked with this table.
-//!
-//! A key consists of an index into the table and 16 unpredictable bits that change with each use of the index
-//! ([`KeyTable`], which also delays the reuse of a freed index). Registrations and bound windows share the table, but
-//! local segments cannot use the key of a window.
-//!
-//! A copy holds a reference on its entry, except the copy of a short send during its post, if dapl has announced the
-//! post (`SendWr::announced`). Deregistration revokes the key, then waits for the end of all announced posts, and then
-//! until there are no references. So no transfer accesses the memory afterwards.
+//! The memory of the table of registrations, and the references of a batch of packets on registrations.
 #![forbid(unsafe_code)]
 
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
-use std::thread::yield_now;
-
-use dapl::error::Result;
-use dapl::provider::{Access, Region, Segment, Status};
-use dapl::runtime::handle;
+use dapl::error::{Error, Resource, Result};
+use dapl::provider::{Region, Segment, Status};
+use dapl::runtime::sync::AtomicU32;
 use dapl_software::memory::keys::KeyTable;
-use dapl_software::memory::rights::{self, AccessRight, Domain, KeyEntry, LOCAL, RegistrationGuard};
+use dapl_software::memory::regions::{EntryWords, RegionStore, SLOTS};
+use dapl_software::memory::rights::{AccessRight, PeerIds, RegistrationGuard};
 use dapl_software::memory::scatter_gather::LocalMemory;
-use dapl_software::memory::user_copy::{MappingChecker, RegisteredRange};
-use dapl_software::memory::window::WindowKeys;
-use parking_lot::Mutex;
-
-/// Number of entries of the table. Index 0 is unused, so no key is 0.
-pub(crate) const SLOTS: usize = 1 << 16;
-/// Number of entries that are allocated together.
-const CHUNK: usize = 256;
-
-#[derive(Debug, Default)]
-struct RegionEntry {
-    /// The valid key of this entry, or 0 if it has none.
-    key: AtomicU32,
-    /// Number of references: copies and sends that use the memory of this entry.
-    users: AtomicU32,
-    base: AtomicU64,
-    length: AtomicU64,
-    /// Access rights in the lower 32 bits ([`KeyEntry::word`]). The upper 32 bits are the protection domain. For a
-    /// window that only the peer of one queue pair may use, they are the number of that queue pair.
-    rights: AtomicU64,
-}
-
-impl RegionEntry {
-    #[inline]
-    fn values(&self) -> KeyEntry {
-        let field = |field: &AtomicU64| field.load(Ordering::Relaxed);
-        let region = Region { address: field(&self.base), length: field(&self.length) };
-        KeyEntry { region, word: field(&self.rights) }
-    }
-
-    /// Whether the key grants the access. Checks the key again after reading the other fields: if the key has changed,
-    /// the fields may belong to another registration.
-    #[inline(always)]
-    fn opens(&self, key: u32, pd: u32, range: Region, right: AccessRight) -> bool {
-        if key == 0 || self.key.load(Ordering::Acquire) != key {
-            return false;
-        }
-        let entry = self.values();
-        fence(Ordering::Acquire);
-        entry.allows(pd, range, right) && self.key.load(Ordering::Relaxed) == key
-    }
-
-    /// Returns the address in this process if the key grants the access to the peer of the queue pair with these `ids`.
-    fn address_for_peer(&self, key: u32, ids: PeerIds, range: Region, right: AccessRight) -> Option<u64> {
-        if self.opens(key, ids.pd, range, right) {
-            return Some(range.address);
-        }
-        if key == 0 || self.key.load(Ordering::Acquire) != key {
-            return None;
-        }
-        let entry = self.values();
-        fence(Ordering::Acquire);
-        entry.resolve(ids.pd, ids.qp, range, right).filter(|_| self.key.load(Ordering::Relaxed) == key)
-    }
-}
-
-/// The identifiers of a queue pair for checks of its peer's accesses: its protection domain and its number
-/// ([`dapl_software::memory::window::QpDomain`]).
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct PeerIds {
-    pub(crate) pd: u32,
-    pub(crate) qp: u32,
-}
+use zerocopy::FromZeros;
 
 /// The registrations and bound windows of an IA.
-pub(crate) struct Regions {
-    /// The chunks of the table, which are allocated on demand. The sizes are constants, so that the compiler can omit
-    /// index checks.
-    chunks: Box<[OnceLock<Box<[RegionEntry; CHUNK]>>; SLOTS / CHUNK]>,
-    keys: Mutex<KeyTable>,
-    checker: MappingChecker,
+pub(crate) type Regions = dapl_software::memory::regions::Regions<RegionTable>;
+
+/// The entries of the table. A page of them uses memory only after its first use. Only this process copies with their
+/// keys, so after a revocation there is no copy by another process to wait for.
+pub(crate) struct RegionTable(Box<[RegionEntry; SLOTS]>);
+
+#[derive(FromZeros)]
+struct RegionEntry {
+    words: EntryWords,
+    /// Number of references: copies and sends that use the memory of this entry.
+    users: AtomicU32,
 }
 
-impl Regions {
-    /// Creates an empty table. `seed` must come from the system's random source.
-    pub(crate) fn new(seed: u64) -> Self {
-        let chunks = Box::new([const { OnceLock::new() }; SLOTS / CHUNK]);
-        Regions { chunks, keys: Mutex::new(KeyTable::new(SLOTS, seed | 1)), checker: MappingChecker::default() }
+impl RegionTable {
+    pub(crate) fn new() -> Result<Self> {
+        let entries = FromZeros::new_box_zeroed().map_err(|_| Error::Exhausted(Resource::Memory))?;
+        Ok(RegionTable(entries))
     }
+}
 
-    /// Returns the entry at the index of a key, even if the key is invalid. Returns `None` if its chunk is not
-    /// allocated.
+impl RegionStore for RegionTable {
     #[inline(always)]
-    fn entry(&self, key: u32) -> Option<&RegionEntry> {
-        let index = KeyTable::index(key);
-        self.chunks[index / CHUNK].get().map(|chunk| &chunk[index % CHUNK])
-    }
-
-    /// Ends a registration: revokes the key, then waits for announced posts, which may use local memory without a
-    /// reference, and for all references.
-    ///
-    /// Must not be called during a post of the same thread, because it would wait for that post.
-    pub(crate) fn deregister(&self, key: u32) {
-        self.revoke(key);
-        handle::await_posts();
-        self.remove(key);
-    }
-
-    /// Whether a region may be registered, for writing if `write` is true.
-    pub(crate) fn may_register(&self, region: Region, write: bool) -> bool {
-        self.checker.may_register(region, write)
-    }
-
-    /// Registers a range and returns its key.
-    pub(crate) fn add(&self, region: Region, access: Access, pd: u32) -> Result<u32> {
-        let key = self.reserve()?;
-        self.set(key, region, rights::word(access, pd, LOCAL));
-        Ok(key)
-    }
-
-    fn set(&self, key: u32, region: Region, word: u64) {
-        let index = KeyTable::index(key);
-        let chunk =
-            self.chunks[index / CHUNK].get_or_init(|| Box::new(std::array::from_fn(|_| RegionEntry::default())));
-        let entry = &chunk[index % CHUNK];
-        entry.base.store(region.address, Ordering::Relaxed);
-        entry.length.store(region.length, Ordering::Relaxed);
-        entry.rights.store(word, Ordering::Relaxed);
-        // Release pairs with the Acquire in `opens`: the fields are written before the key that makes them valid.
-        entry.key.store(key, Ordering::Release);
-    }
-
-    /// Whether the key grants this access right on the range.
-    #[inline]
-    pub(crate) fn allows(&self, key: u32, pd: u32, region: Region, right: AccessRight) -> bool {
-        self.entry(key).is_some_and(|entry| entry.opens(key, pd, region, right))
-    }
-
-    /// Returns the entry of a key for log messages, or `None` if the key is invalid.
-    pub(crate) fn key_entry(&self, key: u32) -> Option<KeyEntry> {
-        self.entry(key).filter(|entry| key != 0 && entry.key.load(Ordering::Acquire) == key).map(RegionEntry::values)
-    }
-
-    /// Checks an access, and takes a reference on the entry for a copy.
-    pub(crate) fn acquire(
-        &self,
-        key: u32,
-        pd: u32,
-        region: Region,
-        right: AccessRight,
-    ) -> std::result::Result<RegistrationGuard<'_>, Status> {
-        let entry = self.entry(key).ok_or(right.refusal())?;
-        let guard = RegistrationGuard::new(&entry.users);
-        // The barrier pairs with that in `revoke`: either deregistration sees this reference, or `opens` sees that the
-        // key is revoked.
-        dapl::runtime::sync::fence_behind_rmw();
-        if entry.opens(key, pd, region, right) { Ok(guard) } else { Err(right.refusal()) }
-    }
-}
-
-/// Accesses of peers. For zero-based memory, the peer's addresses are offsets, and these functions translate them.
-impl Regions {
-    /// Checks an access of a peer, and returns the address in this process.
-    #[inline]
-    pub(crate) fn address_for_peer(&self, key: u32, ids: PeerIds, range: Region, right: AccessRight) -> Option<u64> {
-        self.entry(key)?.address_for_peer(key, ids, range, right)
-    }
-
-    /// Checks an access of a peer, and takes a reference for the copy. Returns the address in this process.
-    pub(crate) fn acquire_for_peer(
-        &self,
-        key: u32,
-        ids: PeerIds,
-        range: Region,
-        right: AccessRight,
-    ) -> std::result::Result<(RegistrationGuard<'_>, u64), Status> {
-        let entry = self.entry(key).ok_or(right.refusal())?;
-        let guard = RegistrationGuard::new(&entry.users);
-        dapl::runtime::sync::fence_behind_rmw(); // Pairs with `revoke`, as in `acquire`.
-        let address = entry.address_for_peer(key, ids, range, right).ok_or(right.refusal())?;
-        Ok((guard, address))
-    }
-}
-
-/// Key operations for memory windows. Only this process accesses its memory, so after a revocation there is no access
-/// of another process to wait for.
-impl WindowKeys for Regions {
-    fn reserve(&self) -> Result<u32> {
-        self.keys.lock().reserve()
-    }
-
-    fn activate(&self, key: u32, region: Region, access: Access, domain: Domain) {
-        self.set(key, region, rights::window_word(access, domain));
-    }
-
-    fn revoke(&self, key: u32) {
-        if let Some(entry) = self.entry(key) {
-            // The exchange fails for a key that is reserved but not active, because its entry does not contain the key.
-            let _ = entry.key.compare_exchange(key, 0, Ordering::Relaxed, Ordering::Relaxed);
-        }
-        // The barrier pairs with that in `acquire`: either `acquire` sees that the key is revoked, or `is_in_use` sees
-        // its reference.
-        fence(Ordering::SeqCst);
-    }
-
-    fn is_in_use(&self, key: u32) -> bool {
-        self.entry(key).is_some_and(|entry| entry.users.load(Ordering::Acquire) != 0)
-    }
-
-    fn is_in_use_by_peer(&self, _: u32) -> bool {
-        false
-    }
-
-    fn remove(&self, key: u32) {
-        self.revoke(key);
-        while self.is_in_use(key) {
-            yield_now();
-        }
-        self.release_key(key);
-    }
-
-    fn release_key(&self, key: u32) {
-        self.keys.lock().release_key(key);
-    }
-
-    fn covers(&self, source: u32, pd: u32, region: Region, write: bool) -> bool {
-        self.allows(source, pd, region, AccessRight::local(write))
-    }
-}
-
-impl LocalMemory for Regions {
-    type Guard<'a> = RegistrationGuard<'a>;
-
-    #[inline]
-    fn acquire_segment(
-        &self,
-        pd: u32,
-        segment: &Segment,
-        write: bool,
-    ) -> std::result::Result<RegistrationGuard<'_>, Status> {
-        let region = Region { address: segment.address, length: segment.length };
-        self.acquire(segment.key, pd, region, AccessRight::local(write))
+    fn words(&self, key: u32) -> &EntryWords {
+        &self.0[KeyTable::index(key)].words
     }
 
     #[inline(always)]
-    fn allows_segment(&self, pd: u32, segment: &Segment, write: bool) -> bool {
-        let region = Region { address: segment.address, length: segment.length };
-        self.allows(segment.key, pd, region, AccessRight::local(write))
-    }
-
-    /// Returns the range of a key, with the checker of mappings. The caller holds a reference on the entry, or is in an
-    /// announced post, for which deregistration waits.
-    fn registration(&self, key: u32) -> RegisteredRange<'_> {
-        let region = self.entry(key).map(|entry| entry.values().region);
-        RegisteredRange { region: region.unwrap_or_default(), checker: &self.checker }
+    fn users(&self, key: u32) -> &AtomicU32 {
+        &self.0[KeyTable::index(key)].users
     }
 }
 
@@ -307,19 +83,27 @@ impl RegistrationGuards {
 
     pub(crate) fn release(&mut self, regions: &Regions) {
         for key in self.keys.drain(..) {
-            if let Some(entry) = regions.entry(key) {
-                drop(RegistrationGuard::resume(&entry.users));
-            }
+            drop(RegistrationGuard::resume(regions.store.users(key)));
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::thread::yield_now;
+
+    use dapl::provider::Access;
+    use dapl::runtime::sync::AtomicU64;
+    use dapl_software::memory::rights::Domain;
+
     use super::*;
 
     const ALL: Access =
         Access { local_write: true, remote_read: true, remote_write: true, remote_atomic: false, zero_based: false };
+
+    fn regions(seed: u64) -> Regions {
+        Regions::new(RegionTable::new().unwrap(), seed)
+    }
 
     /// Returns the address of mapped memory.
     fn base() -> u64 {
@@ -333,7 +117,7 @@ mod tests {
 
     #[test]
     fn region_key_allows_access_only_to_its_range() {
-        let regions = Regions::new(1);
+        let regions = regions(1);
         let key = regions.add(memory(100), ALL, 7).unwrap();
         let at = base();
         for right in
@@ -355,7 +139,7 @@ mod tests {
 
     #[test]
     fn registration_for_remote_read_denies_local_and_remote_writes() {
-        let regions = Regions::new(1);
+        let regions = regions(1);
         let key = regions.add(memory(10), Access { remote_read: true, ..Access::default() }, 1).unwrap();
         let refused = |right| regions.acquire(key, 1, memory(1), right).err();
         assert_eq!((refused(AccessRight::LocalRead), refused(AccessRight::RemoteRead)), (None, None));
@@ -365,7 +149,7 @@ mod tests {
 
     #[test]
     fn region_removal_waits_for_copies_and_kernel_reads() {
-        let regions = Regions::new(1);
+        let regions = regions(1);
         let mut guards = RegistrationGuards::default();
         for by_kernel in [false, true] {
             let key = regions.add(memory(64), ALL, 1).unwrap();
@@ -394,7 +178,7 @@ mod tests {
 
     #[test]
     fn window_key_is_valid_for_peers_and_not_for_local_segments() {
-        let regions = Regions::new(1);
+        let regions = regions(1);
         let key = regions.reserve().unwrap();
         let access = |right| regions.acquire(key, 1, memory(8), right).is_ok();
         assert!(!access(AccessRight::RemoteRead), "a reserved key grants no access");
@@ -407,7 +191,7 @@ mod tests {
 
     #[test]
     fn reused_index_rejects_old_keys() {
-        let regions = Regions::new(5);
+        let regions = regions(5);
         let mut old = Vec::new();
         for _ in 0..SLOTS - 1 {
             old.push(regions.add(memory(8), ALL, 1).unwrap());

@@ -13,7 +13,7 @@ use dapl::provider::{ATOMIC_SIZE, BindWr, Completion, Region, Segment, SendWr, S
 use dapl::runtime::handle::ObjectId;
 use dapl_software::memory::atomic::Atomic;
 use dapl_software::memory::refused::{FailedCheck, RefusedAccess};
-use dapl_software::memory::rights::AccessRight;
+use dapl_software::memory::rights::{AccessRight, PeerIds};
 use dapl_software::memory::scatter_gather::{self, LocalMemory, Segments};
 use dapl_software::memory::user_copy::{self, TimeSlot};
 use dapl_software::memory::window::{BindRequest, QpDomain};
@@ -21,7 +21,7 @@ use dapl_software::overdue::{OverdueSend, WaitCause};
 
 use crate::cq::CqCore;
 use crate::engine::jobs::{Job, Jobs};
-use crate::memory::regions::{PeerIds, Regions};
+use crate::memory::regions::Regions;
 use crate::net::short_packet::ShortPacket;
 use crate::proto::Nanos;
 use crate::proto::conn::{
@@ -156,7 +156,7 @@ impl QpContext {
     /// Makes the engine log a memory access of the peer that failed a check.
     #[cold]
     fn report_refused(&self, key: u32, range: Region, right: AccessRight) {
-        let check = FailedCheck::of(self.regions.key_entry(key), self.pd, range, right);
+        let check = FailedCheck::of(self.regions.entry(key), self.pd, range, right);
         self.jobs.push(Job::Refused(RefusedAccess { ep: self.ep.handle, cookie: None, key, range, right, check }));
     }
 
@@ -179,7 +179,9 @@ impl QpContext {
     /// The access to a segment is checked again when its memory is read or written. Without this check at the post, an
     /// invalid request would fail only after the peer has granted a credit, or never.
     pub(crate) fn is_registered(&self, segments: &[Segment], write: bool) -> bool {
-        segments.iter().all(|part| part.length == 0 || self.regions.allows_segment(self.pd, part, write))
+        segments.iter().all(|&Segment { key, address, length, .. }| {
+            length == 0 || self.regions.allows(key, self.pd, Region { address, length }, AccessRight::local(write))
+        })
     }
 
     /// Appends `length` bytes of a request's memory to `out`, starting at `offset`.
