@@ -42,8 +42,8 @@ use std::thread::JoinHandle;
 
 use dapl::error::{Error, Resource, Result};
 use dapl::provider::{
-    Access, CmSink, CqSink, IaSpec, Limits, MemoryProvider, MemoryRegion, MemoryWindow, Provider, QpSpec,
-    QueueProvider, Region, SharedCookie, SrqSpec, TRANSPORT_MTU,
+    Access, CmSink, CqSink, IaSpec, Limits, MemoryProvider, Provider, QpSpec, QueueProvider, Region, SharedCookie,
+    SrqSpec, TRANSPORT_MTU,
 };
 use dapl::runtime::handle::ObjectId;
 use dapl::runtime::{logger, thread};
@@ -53,12 +53,11 @@ use parking_lot::Mutex;
 pub use cm::request::ConnectionRequest;
 pub use cq::Cq;
 pub use dapl_software::shared_names::Membership;
+pub use memory::regions::RegionTable;
 pub use qp::Qp;
 pub use srq::Srq;
 
 use device::Device;
-use memory::regions::Regions;
-use memory::window::MwCore;
 
 // Unit tests are not linked with libdat, so they do not export the provider's entry points.
 #[cfg(not(test))]
@@ -76,42 +75,10 @@ pub struct Sm {
 pub struct Pd(u32);
 
 /// A registration of memory. Dropping it deregisters the memory.
-pub struct Mr {
-    regions: Arc<Regions>,
-    key: u32,
-    remote: bool,
-}
-
-impl MemoryRegion for Mr {
-    fn local_key(&self) -> u32 {
-        self.key
-    }
-
-    fn remote_key(&self) -> u32 {
-        if self.remote { self.key } else { 0 }
-    }
-}
-
-impl Drop for Mr {
-    fn drop(&mut self) {
-        self.regions.deregister(self.key);
-    }
-}
+pub type Mr = dapl_software::memory::regions::Mr<RegionTable>;
 
 /// A memory window. Dropping it revokes all of its keys.
-pub struct Mw(Arc<MwCore>);
-
-impl MemoryWindow for Mw {
-    fn is_bound(&self) -> bool {
-        self.0.is_bound()
-    }
-}
-
-impl Drop for Mw {
-    fn drop(&mut self) {
-        self.0.close();
-    }
-}
+pub type Mw = dapl_software::memory::window::Mw<RegionTable>;
 
 /// A listener on a qualifier. Dropping it frees the qualifier.
 pub struct Listener {
@@ -210,11 +177,7 @@ impl MemoryProvider for Sm {
     }
 
     fn register(&self, pd: &Pd, region: Region, access: Access) -> Result<Mr> {
-        if !self.device.regions.may_register(region, access.writes()) {
-            return Err(Error::InvalidParameter(3));
-        }
-        let key = self.device.regions.add(region, access, pd.0)?;
-        Ok(Mr { regions: self.device.regions.clone(), key, remote: access.is_remote() })
+        Mr::register(&self.device.regions, region, access, pd.0)
     }
 
     fn register_shared(&self, pd: &Pd, region: Region, access: Access) -> Result<Mr> {
@@ -236,7 +199,7 @@ impl MemoryProvider for Sm {
         };
         let key = regions.export(region, access, pd.0)?;
         backings.export(key, backing);
-        Ok(Mr { regions: regions.clone(), key, remote })
+        Ok(Mr::new(regions, key, access))
     }
 
     fn join(&self, cookie: &SharedCookie, length: u64) -> Result<Membership> {
@@ -244,18 +207,11 @@ impl MemoryProvider for Sm {
     }
 
     fn alloc_mw(&self, pd: &Pd) -> Result<Mw> {
-        Ok(self.window(pd, WindowScope::Pd))
+        Ok(Mw::new(&self.device.regions, &self.device.windows, pd.0, WindowScope::Pd))
     }
 
     fn alloc_mw_for_qp(&self, pd: &Pd) -> Result<Mw> {
-        Ok(self.window(pd, WindowScope::Qp))
-    }
-}
-
-impl Sm {
-    fn window(&self, pd: &Pd, scope: WindowScope) -> Mw {
-        let Device { regions, windows, .. } = &*self.device;
-        Mw(Arc::new(MwCore::new(regions.clone(), windows.clone(), pd.0, scope)))
+        Ok(Mw::new(&self.device.regions, &self.device.windows, pd.0, WindowScope::Qp))
     }
 }
 

@@ -38,10 +38,10 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
-use dapl::error::{Error, Result};
+use dapl::error::Result;
 use dapl::provider::{
-    Access, CmSink, CqSink, IaSpec, Limits, MemoryProvider, MemoryRegion, MemoryWindow, NamedCount, Provider, QpSpec,
-    QueueProvider, Region, SharedCookie, SrqSpec,
+    Access, CmSink, CqSink, IaSpec, Limits, MemoryProvider, NamedCount, Provider, QpSpec, QueueProvider, Region,
+    SharedCookie, SrqSpec,
 };
 use dapl::runtime::handle::ObjectId;
 use dapl_software::memory::window::WindowScope;
@@ -50,14 +50,15 @@ use dapl_software::shared_names::SharedNames;
 pub use cm::{ConnectionRequest, Listener};
 pub use cq::Cq;
 pub use dapl_software::shared_names::Membership;
+pub use memory::regions::RegionTable;
 pub use qp::Qp;
 pub use srq::Srq;
 
 use adapter::Adapter;
 use counters::IaCounters;
-use memory::regions::{RegionTable, Regions};
+use memory::regions::Regions;
 use qp::QpCore;
-use qp::context::{MwCore, Windows};
+use qp::context::Windows;
 use srq::SrqCore;
 
 // Unit tests are not linked with libdat, so they do not export the provider's entry points.
@@ -81,41 +82,8 @@ pub struct Usnic {
 /// shared receive queue.
 pub struct Pd(u32);
 
-pub struct Mr {
-    regions: Arc<Regions>,
-    key: u32,
-    remote: bool,
-}
-
-impl MemoryRegion for Mr {
-    fn local_key(&self) -> u32 {
-        self.key
-    }
-
-    fn remote_key(&self) -> u32 {
-        if self.remote { self.key } else { 0 }
-    }
-}
-
-impl Drop for Mr {
-    fn drop(&mut self) {
-        self.regions.deregister(self.key);
-    }
-}
-
-pub struct Mw(Arc<MwCore>);
-
-impl MemoryWindow for Mw {
-    fn is_bound(&self) -> bool {
-        self.0.is_bound()
-    }
-}
-
-impl Drop for Mw {
-    fn drop(&mut self) {
-        self.0.close();
-    }
-}
+pub type Mr = dapl_software::memory::regions::Mr<RegionTable>;
+pub type Mw = dapl_software::memory::window::Mw<RegionTable>;
 
 impl Provider for Usnic {
     type Listener = Listener;
@@ -183,11 +151,7 @@ impl MemoryProvider for Usnic {
     }
 
     fn register(&self, pd: &Pd, region: Region, access: Access) -> Result<Mr> {
-        if !self.regions.may_register(region, access.writes()) {
-            return Err(Error::InvalidParameter(3));
-        }
-        let key = self.regions.add(region, access, pd.0)?;
-        Ok(Mr { regions: self.regions.clone(), key, remote: access.is_remote() })
+        Mr::register(&self.regions, region, access, pd.0)
     }
 
     fn join(&self, cookie: &SharedCookie, length: u64) -> Result<Membership> {
@@ -195,17 +159,11 @@ impl MemoryProvider for Usnic {
     }
 
     fn alloc_mw(&self, pd: &Pd) -> Result<Mw> {
-        Ok(self.window(pd, WindowScope::Pd))
+        Ok(Mw::new(&self.regions, &self.windows, pd.0, WindowScope::Pd))
     }
 
     fn alloc_mw_for_qp(&self, pd: &Pd) -> Result<Mw> {
-        Ok(self.window(pd, WindowScope::Qp))
-    }
-}
-
-impl Usnic {
-    fn window(&self, pd: &Pd, scope: WindowScope) -> Mw {
-        Mw(Arc::new(MwCore::new(self.regions.clone(), self.windows.clone(), pd.0, scope)))
+        Ok(Mw::new(&self.regions, &self.windows, pd.0, WindowScope::Qp))
     }
 }
 

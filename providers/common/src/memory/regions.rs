@@ -9,8 +9,10 @@
 //! the provider's peers copy by themselves ([`RegionStore::end`]). So no transfer accesses the memory afterwards.
 #![forbid(unsafe_code)]
 
-use dapl::error::Result;
-use dapl::provider::{Access, Region, Segment, Status};
+use std::sync::Arc;
+
+use dapl::error::{Error, Result};
+use dapl::provider::{Access, MemoryRegion, Region, Segment, Status};
 use dapl::runtime::handle;
 use dapl::runtime::sync::{AtomicU32, AtomicU64, Mutex, Ordering, fence, fence_behind_rmw, yield_now};
 
@@ -18,7 +20,6 @@ use super::keys::KeyTable;
 use super::rights::{self, AccessRight, Domain, EXPORTED, KeyEntry, LOCAL, PeerIds, RegistrationGuard};
 use super::scatter_gather::LocalMemory;
 use super::user_copy::{MappingChecker, RegisteredRange};
-use super::window::WindowKeys;
 
 /// Number of entries of the table. Index 0 is never used, so no key is 0, and one registration fewer is possible. Loom
 /// models use a small table.
@@ -254,37 +255,40 @@ impl<S: RegionStore> LocalMemory for Regions<S> {
     }
 }
 
-/// Key operations for memory windows.
-impl<S: RegionStore> WindowKeys for Regions<S> {
-    fn reserve(&self) -> Result<u32> {
-        self.reserve()
+/// A registration of memory. Dropping it deregisters the memory.
+pub struct Mr<S: RegionStore> {
+    regions: Arc<Regions<S>>,
+    key: u32,
+    remote: bool,
+}
+
+impl<S: RegionStore> Mr<S> {
+    /// Registers a region. Errors: `InvalidParameter(3)` if it is not mapped with the access rights.
+    pub fn register(regions: &Arc<Regions<S>>, region: Region, access: Access, pd: u32) -> Result<Self> {
+        if !regions.may_register(region, access.writes()) {
+            return Err(Error::InvalidParameter(3));
+        }
+        Ok(Mr::new(regions, regions.add(region, access, pd)?, access))
     }
 
-    fn activate(&self, key: u32, region: Region, access: Access, domain: Domain) {
-        self.activate(key, region, access, domain);
+    /// Returns the registration with this key and access.
+    pub fn new(regions: &Arc<Regions<S>>, key: u32, access: Access) -> Self {
+        Mr { regions: regions.clone(), key, remote: access.is_remote() }
+    }
+}
+
+impl<S: RegionStore + 'static> MemoryRegion for Mr<S> {
+    fn local_key(&self) -> u32 {
+        self.key
     }
 
-    fn revoke(&self, key: u32) {
-        self.revoke(key);
+    fn remote_key(&self) -> u32 {
+        if self.remote { self.key } else { 0 }
     }
+}
 
-    fn is_in_use(&self, key: u32) -> bool {
-        self.is_in_use(key)
-    }
-
-    fn is_in_use_by_peer(&self, key: u32) -> bool {
-        self.store.is_in_use_by_peer(key)
-    }
-
-    fn remove(&self, key: u32) {
-        self.remove(key);
-    }
-
-    fn release_key(&self, key: u32) {
-        self.release_key(key);
-    }
-
-    fn covers(&self, source: u32, pd: u32, region: Region, write: bool) -> bool {
-        self.allows(source, pd, region, AccessRight::local(write))
+impl<S: RegionStore> Drop for Mr<S> {
+    fn drop(&mut self) {
+        self.regions.deregister(self.key);
     }
 }

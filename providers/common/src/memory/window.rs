@@ -17,33 +17,13 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use dapl::error::Result;
-use dapl::provider::{Access, KeptObject, Region, Status};
+use dapl::provider::{Access, KeptObject, MemoryWindow, Region, Status};
 
-use super::rights::Domain;
+use super::regions::{RegionStore, Regions};
+use super::rights::{AccessRight, Domain};
 
 /// Time limit of the wait for copies by a peer, which may be stopped during a copy, or malicious.
 const PEER_COPY_TIMEOUT: Duration = Duration::from_secs(1);
-
-/// The operations on the provider's key table that windows need.
-pub trait WindowKeys: Send + Sync {
-    /// Reserves a key, which grants no access until `activate`.
-    fn reserve(&self) -> Result<u32>;
-    /// Makes a reserved key grant access to a region, for peers only.
-    fn activate(&self, key: u32, region: Region, access: Access, domain: Domain);
-    /// Revokes the key. Copies that have started may continue.
-    fn revoke(&self, key: u32);
-    /// Whether a copy with this key is in progress in this process.
-    fn is_in_use(&self, key: u32) -> bool;
-    /// Whether a peer has announced a copy with this key.
-    fn is_in_use_by_peer(&self, key: u32) -> bool;
-    /// Revokes the key, waits for copies with it, and releases the key.
-    fn remove(&self, key: u32);
-    /// Releases a key that grants no access.
-    fn release_key(&self, key: u32);
-    /// Whether the region is within the registration with the key `source`, and the registration belongs to the
-    /// protection domain `pd`. If `write` is true, also checks that this process may write the region.
-    fn covers(&self, source: u32, pd: u32, region: Region, write: bool) -> bool;
-}
 
 /// The number that identifies a queue pair in the keys of windows that only its peer may use ([`WindowScope::Qp`]). The
 /// number is assigned when the first such window is bound.
@@ -79,15 +59,15 @@ pub enum WindowScope {
 }
 
 /// The bound windows of an adapter, by the key of the bind in effect. Used when a peer invalidates a key.
-pub struct WindowDirectory<K>(Mutex<HashMap<u32, Weak<WindowCore<K>>>>);
+pub struct WindowDirectory<S>(Mutex<HashMap<u32, Weak<WindowCore<S>>>>);
 
-impl<K> Default for WindowDirectory<K> {
+impl<S> Default for WindowDirectory<S> {
     fn default() -> Self {
         WindowDirectory(Mutex::default())
     }
 }
 
-impl<K: WindowKeys> WindowDirectory<K> {
+impl<S: RegionStore> WindowDirectory<S> {
     /// Unbinds the window with this key, on behalf of the peer of the queue pair with this `pd` and `qp`. Returns false
     /// if copies with the key are in progress. The caller then tries again.
     ///
@@ -112,9 +92,9 @@ impl<K: WindowKeys> WindowDirectory<K> {
 }
 
 /// A memory window, shared by the provider's `Mw` and by queued binds.
-pub struct WindowCore<K> {
-    keys: Arc<K>,
-    directory: Arc<WindowDirectory<K>>,
+pub struct WindowCore<S> {
+    regions: Arc<Regions<S>>,
+    directory: Arc<WindowDirectory<S>>,
     pd: u32,
     scope: WindowScope,
     state: Mutex<WindowState>,
@@ -161,10 +141,10 @@ pub struct BindRequest {
     pub kept: KeptObject,
 }
 
-impl<K: WindowKeys> WindowCore<K> {
+impl<S: RegionStore> WindowCore<S> {
     /// Creates an unbound window.
-    pub fn new(keys: Arc<K>, directory: Arc<WindowDirectory<K>>, pd: u32, scope: WindowScope) -> Self {
-        WindowCore { keys, directory, pd, scope, state: Mutex::default() }
+    pub fn new(regions: Arc<Regions<S>>, directory: Arc<WindowDirectory<S>>, pd: u32, scope: WindowScope) -> Self {
+        WindowCore { regions, directory, pd, scope, state: Mutex::default() }
     }
 
     /// Whether the last posted operation is a bind that is in effect or still queued.
@@ -179,7 +159,7 @@ impl<K: WindowKeys> WindowCore<K> {
         let mut key = 0;
         let number = state.posted + 1;
         state.bound = if let Some(BindRequest { source, region, access, kept }) = request {
-            key = self.keys.reserve()?;
+            key = self.regions.reserve()?;
             state.waiting.push_back((number, BindGrant { key, source, region, access, _kept: kept }));
             true
         } else {
@@ -220,7 +200,7 @@ impl<K: WindowKeys> WindowCore<K> {
                     WindowScope::Pd => Domain::Pd(self.pd),
                     WindowScope::Qp => Domain::Qp(qp.assign()),
                 };
-                self.keys.activate(grant.key, grant.region, grant.access, domain);
+                self.regions.activate(grant.key, grant.region, grant.access, domain);
                 self.directory.0.lock().insert(grant.key, Arc::downgrade(self));
                 state.active = Some(ActiveBind { grant, domain, revoked: None });
                 Ok(true)
@@ -284,23 +264,26 @@ impl<K: WindowKeys> WindowCore<K> {
     fn is_revoked(&self, active: &mut ActiveBind) -> bool {
         let key = active.grant.key;
         let revoked = *active.revoked.get_or_insert_with(|| {
-            self.keys.revoke(key);
+            self.regions.revoke(key);
             Instant::now()
         });
-        !self.keys.is_in_use(key) && (!self.keys.is_in_use_by_peer(key) || revoked.elapsed() > PEER_COPY_TIMEOUT)
+        !self.regions.is_in_use(key)
+            && (!self.regions.store.is_in_use_by_peer(key) || revoked.elapsed() > PEER_COPY_TIMEOUT)
     }
 
     /// Whether the bind is allowed. The object layer has also checked this, but a mistake would give peers access to
     /// other memory.
     fn is_valid(&self, grant: &BindGrant, pd: u32) -> bool {
-        pd == self.pd && self.keys.covers(grant.source, pd, grant.region, grant.access.writes())
+        // The key `source` must belong to a registration, which a local right shows: windows do not grant it.
+        let right = AccessRight::local(grant.access.writes());
+        pd == self.pd && self.regions.allows(grant.source, pd, grant.region, right)
     }
 
     /// Revokes the key of a bind, waits for copies with it, and releases the registration.
     fn revoke_and_wait(&self, active: Option<ActiveBind>) {
         if let Some(ActiveBind { grant, .. }) = active {
             self.directory.0.lock().remove(&grant.key);
-            self.keys.remove(grant.key);
+            self.regions.remove(grant.key);
         }
     }
 
@@ -308,8 +291,30 @@ impl<K: WindowKeys> WindowCore<K> {
     fn release_grant(&self, grant: Option<BindGrant>) {
         if let Some(grant) = grant {
             self.directory.0.lock().remove(&grant.key);
-            self.keys.release_key(grant.key);
+            self.regions.release_key(grant.key);
         }
+    }
+}
+
+/// A window of a provider. Dropping it revokes all of its keys.
+pub struct Mw<S: RegionStore>(pub Arc<WindowCore<S>>);
+
+impl<S: RegionStore> Mw<S> {
+    /// Creates an unbound window.
+    pub fn new(regions: &Arc<Regions<S>>, windows: &Arc<WindowDirectory<S>>, pd: u32, scope: WindowScope) -> Self {
+        Mw(Arc::new(WindowCore::new(regions.clone(), windows.clone(), pd, scope)))
+    }
+}
+
+impl<S: RegionStore + 'static> MemoryWindow for Mw<S> {
+    fn is_bound(&self) -> bool {
+        self.0.is_bound()
+    }
+}
+
+impl<S: RegionStore> Drop for Mw<S> {
+    fn drop(&mut self) {
+        self.0.close();
     }
 }
 

@@ -29,7 +29,7 @@ const COOKIE: usize = 4;
 pub(crate) type Regions = dapl_software::memory::regions::Regions<RegionTable>;
 
 /// The table of registrations of this process.
-pub(crate) struct RegionTable {
+pub struct RegionTable {
     table: Arc<SharedMapping>,
     /// The entries of `table` as words.
     entries: RingSlots<{ ENTRY / 8 }>,

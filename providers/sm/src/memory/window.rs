@@ -3,13 +3,13 @@
 
 pub(crate) use dapl_software::memory::window::BindRequest;
 
-use crate::memory::regions::Regions;
+use crate::memory::regions::RegionTable;
 
 /// A memory window of this provider.
-pub(crate) type MwCore = dapl_software::memory::window::WindowCore<Regions>;
+pub(crate) type MwCore = dapl_software::memory::window::WindowCore<RegionTable>;
 
 /// The bound windows of an adapter, by key. A send with invalidate finds its window here.
-pub(crate) type Windows = dapl_software::memory::window::WindowDirectory<Regions>;
+pub(crate) type Windows = dapl_software::memory::window::WindowDirectory<RegionTable>;
 
 #[cfg(test)]
 mod tests {
@@ -19,7 +19,7 @@ mod tests {
     use dapl_software::memory::rights::{AccessRight, PeerIds};
     use dapl_software::memory::window::{QpDomain, WindowScope};
 
-    use crate::memory::regions::RegionTable;
+    use crate::memory::regions::Regions;
 
     use super::*;
 

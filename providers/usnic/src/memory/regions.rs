@@ -15,7 +15,7 @@ pub(crate) type Regions = dapl_software::memory::regions::Regions<RegionTable>;
 
 /// The entries of the table. A page of them uses memory only after its first use. Only this process copies with their
 /// keys, so after a revocation there is no copy by another process to wait for.
-pub(crate) struct RegionTable(Box<[RegionEntry; SLOTS]>);
+pub struct RegionTable(Box<[RegionEntry; SLOTS]>);
 
 #[derive(FromZeros)]
 struct RegionEntry {

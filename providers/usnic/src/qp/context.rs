@@ -21,7 +21,7 @@ use dapl_software::overdue::{OverdueSend, WaitCause};
 
 use crate::cq::CqCore;
 use crate::engine::jobs::{Job, Jobs};
-use crate::memory::regions::Regions;
+use crate::memory::regions::{RegionTable, Regions};
 use crate::net::short_packet::ShortPacket;
 use crate::proto::Nanos;
 use crate::proto::conn::{
@@ -30,9 +30,9 @@ use crate::proto::conn::{
 use crate::proto::wire::{FRAGMENT, Refusal};
 use crate::srq::{SrqRecv, SrqWaiter};
 
-pub(crate) type MwCore = dapl_software::memory::window::WindowCore<Regions>;
+pub(crate) type MwCore = dapl_software::memory::window::WindowCore<RegionTable>;
 
-pub(crate) type Windows = dapl_software::memory::window::WindowDirectory<Regions>;
+pub(crate) type Windows = dapl_software::memory::window::WindowDirectory<RegionTable>;
 
 /// The data that a connection stores with a posted request.
 #[derive(Default)]
