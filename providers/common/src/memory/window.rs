@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use dapl::error::Result;
-use dapl::provider::{Access, KeptObject, MemoryWindow, Region, Status};
+use dapl::provider::{Access, Bind, KeptObject, MemoryRegion, MemoryWindow, Region, Status};
 
 use super::regions::{RegionStore, Regions};
 use super::rights::{AccessRight, Domain};
@@ -131,16 +131,6 @@ struct ActiveBind {
     revoked: Option<Instant>,
 }
 
-/// Parameters of a bind to be posted.
-pub struct BindRequest {
-    /// Key of the registration that contains the memory.
-    pub source: u32,
-    pub region: Region,
-    pub access: Access,
-    /// Keeps the registration alive until the bind ends.
-    pub kept: KeptObject,
-}
-
 impl<S: RegionStore> WindowCore<S> {
     /// Creates an unbound window.
     pub fn new(regions: Arc<Regions<S>>, directory: Arc<WindowDirectory<S>>, pd: u32, scope: WindowScope) -> Self {
@@ -152,15 +142,16 @@ impl<S: RegionStore> WindowCore<S> {
         self.state.lock().bound
     }
 
-    /// Posts a bind, or an unbind if `request` is `None`. Returns the number of the operation, and its key (0 for an
+    /// Posts a bind, or an unbind if `bind` is `None`. Returns the number of the operation, and its key (0 for an
     /// unbind).
-    pub fn post(&self, request: Option<BindRequest>) -> Result<(u64, u32)> {
+    pub fn post(&self, bind: Option<Bind<'_, impl MemoryRegion>>) -> Result<(u64, u32)> {
         let mut state = self.state.lock();
         let mut key = 0;
         let number = state.posted + 1;
-        state.bound = if let Some(BindRequest { source, region, access, kept }) = request {
+        state.bound = if let Some(Bind { mr, region, access, kept }) = bind {
             key = self.regions.reserve()?;
-            state.waiting.push_back((number, BindGrant { key, source, region, access, _kept: kept }));
+            let grant = BindGrant { key, source: mr.local_key(), region, access, _kept: kept };
+            state.waiting.push_back((number, grant));
             true
         } else {
             false

@@ -1,8 +1,6 @@
 //! Memory windows, whose keys are entries of sm's table of registrations.
 #![forbid(unsafe_code)]
 
-pub(crate) use dapl_software::memory::window::BindRequest;
-
 use crate::memory::regions::RegionTable;
 
 /// A memory window of this provider.
@@ -15,7 +13,7 @@ pub(crate) type Windows = dapl_software::memory::window::WindowDirectory<RegionT
 mod tests {
     use std::sync::Arc;
 
-    use dapl::provider::{Access, Region, Status};
+    use dapl::provider::{Access, Bind, MemoryRegion, Region, Status};
     use dapl_software::memory::rights::{AccessRight, PeerIds};
     use dapl_software::memory::window::{QpDomain, WindowScope};
 
@@ -34,14 +32,27 @@ mod tests {
     }
 
     /// Returns a window, its table, and the key of a registration.
-    fn window() -> (Arc<MwCore>, Arc<Regions>, u32) {
+    fn window() -> (Arc<MwCore>, Arc<Regions>, Source) {
         let regions = Arc::new(Regions::new(RegionTable::new(None, |_| false).unwrap(), 1));
-        let source = regions.add(whole(), Access::default(), PD).unwrap();
+        let source = Source(regions.add(whole(), Access::default(), PD).unwrap());
         (Arc::new(MwCore::new(regions.clone(), Arc::default(), PD, WindowScope::Pd)), regions, source)
     }
 
-    fn wanted(source: u32, kept: &Arc<()>) -> Option<BindRequest> {
-        Some(BindRequest { source, region: whole(), access: READ, kept: kept.clone() })
+    /// A registration with this key.
+    struct Source(u32);
+
+    impl MemoryRegion for Source {
+        fn local_key(&self) -> u32 {
+            self.0
+        }
+
+        fn remote_key(&self) -> u32 {
+            0
+        }
+    }
+
+    fn wanted<'a>(mr: &'a Source, kept: &Arc<()>) -> Option<Bind<'a, Source>> {
+        Some(Bind { mr, region: whole(), access: READ, kept: kept.clone() })
     }
 
     fn keeps(kept: &Arc<()>) -> usize {
@@ -53,10 +64,10 @@ mod tests {
         let (window, regions, source) = window();
         let kept = Arc::new(());
         let reads = |key| regions.allows(key, PD, whole(), AccessRight::RemoteRead);
-        let (first, one) = window.post(wanted(source, &kept)).unwrap();
+        let (first, one) = window.post(wanted(&source, &kept)).unwrap();
         assert!(window.is_bound() && !reads(one) && keeps(&kept) == 1);
         assert_eq!(window.execute(first, PD, &QpDomain::default()), Ok(true));
-        let (second, two) = window.post(wanted(source, &kept)).unwrap();
+        let (second, two) = window.post(wanted(&source, &kept)).unwrap();
         assert!(reads(one) && !reads(two) && keeps(&kept) == 2);
         let hold = regions.acquire(one, PD, Region { length: 1, ..whole() }, AccessRight::RemoteRead).unwrap();
         assert_eq!(window.execute(second, PD, &QpDomain::default()), Ok(false), "a copy is in progress");
@@ -64,7 +75,7 @@ mod tests {
         drop(hold);
         assert_eq!(window.execute(second, PD, &QpDomain::default()), Ok(true));
         assert!(!reads(one) && reads(two) && keeps(&kept) == 1);
-        let (third, none) = window.post(None).unwrap();
+        let (third, none) = window.post(None::<Bind<'_, Source>>).unwrap();
         assert!(!window.is_bound() && none == 0 && reads(two), "until the bind starts");
         assert_eq!(window.execute(third, PD, &QpDomain::default()), Ok(true));
         assert!(!reads(two) && keeps(&kept) == 0);
@@ -74,15 +85,15 @@ mod tests {
     fn flushed_bind_leaves_window_unbound_and_releases_once() {
         let (window, regions, source) = window();
         let kept = Arc::new(());
-        let (first, one) = window.post(wanted(source, &kept)).unwrap();
+        let (first, one) = window.post(wanted(&source, &kept)).unwrap();
         window.execute(first, PD, &QpDomain::default()).unwrap();
-        let (second, _) = window.post(wanted(source, &kept)).unwrap();
+        let (second, _) = window.post(wanted(&source, &kept)).unwrap();
         window.flush(second);
         assert!(!window.is_bound() && keeps(&kept) == 0);
         assert!(!regions.allows(one, PD, whole(), AccessRight::RemoteRead));
         window.flush(second);
 
-        let (third, three) = window.post(wanted(source, &kept)).unwrap();
+        let (third, three) = window.post(wanted(&source, &kept)).unwrap();
         window.execute(third, PD, &QpDomain::default()).unwrap();
         window.flush(third);
         assert!(!window.is_bound() && keeps(&kept) == 0, "a flush after the execution unbinds the window");
@@ -93,8 +104,8 @@ mod tests {
     fn later_window_bind_supersedes_an_earlier_one() {
         let (window, regions, source) = window();
         let kept = Arc::new(());
-        let (first, one) = window.post(wanted(source, &kept)).unwrap();
-        let (second, two) = window.post(wanted(source, &kept)).unwrap();
+        let (first, one) = window.post(wanted(&source, &kept)).unwrap();
+        let (second, two) = window.post(wanted(&source, &kept)).unwrap();
         window.execute(second, PD, &QpDomain::default()).unwrap();
         assert_eq!((window.execute(first, PD, &QpDomain::default()), keeps(&kept)), (Ok(true), 1));
         window.flush(first);
@@ -106,9 +117,9 @@ mod tests {
     fn dropped_window_revokes_all_keys() {
         let (window, regions, source) = window();
         let kept = Arc::new(());
-        let (first, one) = window.post(wanted(source, &kept)).unwrap();
+        let (first, one) = window.post(wanted(&source, &kept)).unwrap();
         window.execute(first, PD, &QpDomain::default()).unwrap();
-        let (second, two) = window.post(wanted(source, &kept)).unwrap();
+        let (second, two) = window.post(wanted(&source, &kept)).unwrap();
         window.close();
         assert_eq!((keeps(&kept), window.execute(second, PD, &QpDomain::default())), (0, Ok(true)));
         for key in [one, two] {
@@ -120,19 +131,19 @@ mod tests {
     fn invalid_bind_fails_and_leaves_the_window_unbound() {
         let (window, regions, source) = window();
         let kept = Arc::new(());
-        let (first, one) = window.post(wanted(source, &kept)).unwrap();
+        let (first, one) = window.post(wanted(&source, &kept)).unwrap();
         window.execute(first, PD, &QpDomain::default()).unwrap();
         let write = Access { remote_write: true, ..READ };
         let beyond = Region { length: 101, ..whole() };
         let cases = [
-            ("a stale registration", source ^ 1, whole(), READ, PD),
-            ("outside", source, beyond, READ, PD),
-            ("no right to write", source, whole(), write, PD),
-            ("another domain", source, whole(), READ, PD + 1),
+            ("a stale registration", source.0 ^ 1, whole(), READ, PD),
+            ("outside", source.0, beyond, READ, PD),
+            ("no right to write", source.0, whole(), write, PD),
+            ("another domain", source.0, whole(), READ, PD + 1),
             ("a window", one, whole(), READ, PD),
         ];
         for (what, source, region, access, pd) in cases {
-            let wanted = BindRequest { source, region, access, kept: kept.clone() };
+            let wanted = Bind { mr: &Source(source), region, access, kept: kept.clone() };
             let (number, key) = window.post(Some(wanted)).unwrap();
             assert_eq!(window.execute(number, pd, &QpDomain::default()), Err(Status::BindFailed), "{what}");
             assert!(!window.is_bound() && keeps(&kept) == 0, "{what}");
@@ -144,17 +155,17 @@ mod tests {
     fn qp_window_grants_access_only_to_the_qp_of_its_bind() {
         let regions = Arc::new(Regions::new(RegionTable::new(None, |_| false).unwrap(), 1));
         let windows: Arc<Windows> = Arc::default();
-        let source = regions.add(whole(), Access::default(), PD).unwrap();
+        let source = Source(regions.add(whole(), Access::default(), PD).unwrap());
         let window = Arc::new(MwCore::new(regions.clone(), windows.clone(), PD, WindowScope::Qp));
         let (one, other, kept) = (QpDomain::default(), QpDomain::default(), Arc::new(()));
         let reads = |key, qp: &QpDomain| {
             let (ids, range) = (PeerIds { pd: PD, qp: qp.number() }, Region { length: 8, ..whole() });
             regions.acquire_for_peer(key, ids, range, AccessRight::RemoteRead).is_ok()
         };
-        let (first, key) = window.post(wanted(source, &kept)).unwrap();
+        let (first, key) = window.post(wanted(&source, &kept)).unwrap();
         assert_eq!(window.execute(first, PD, &one), Ok(true));
         assert!(reads(key, &one) && !reads(key, &other));
-        let (second, key) = window.post(wanted(source, &kept)).unwrap();
+        let (second, key) = window.post(wanted(&source, &kept)).unwrap();
         assert_eq!(window.execute(second, PD, &other), Ok(true));
         assert!(reads(key, &other) && !reads(key, &one), "the key is bound on the other queue pair");
         assert_eq!(windows.invalidate(key, PD, &one), Err(Status::RemoteAccess));

@@ -9,16 +9,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use dapl::provider::{ATOMIC_SIZE, BindWr, Completion, Region, Segment, SendWr, Status, Token};
+use dapl::provider::{ATOMIC_SIZE, Bind, BindWr, Completion, Region, Segment, SendWr, Status, Token};
 use dapl::runtime::handle::ObjectId;
 use dapl_software::memory::atomic::Atomic;
 use dapl_software::memory::refused::{FailedCheck, RefusedAccess};
 use dapl_software::memory::rights::{AccessRight, PeerIds};
 use dapl_software::memory::scatter_gather::{self, LocalMemory, Segments};
 use dapl_software::memory::user_copy::{self, TimeSlot};
-use dapl_software::memory::window::{BindRequest, QpDomain};
+use dapl_software::memory::window::QpDomain;
 use dapl_software::overdue::{OverdueSend, WaitCause};
 
+use crate::Mr;
 use crate::cq::CqCore;
 use crate::engine::jobs::{Job, Jobs};
 use crate::memory::regions::{RegionTable, Regions};
@@ -74,13 +75,13 @@ impl WorkRequest {
         }
     }
 
-    /// Creates a bind (`wanted` is `Some`) or unbind request of the window. Returns the request and the new key.
+    /// Creates a bind (`bind` is `Some`) or unbind request of the window. Returns the request and the new key.
     pub(crate) fn bind(
         window: &Arc<MwCore>,
-        wanted: Option<BindRequest>,
+        bind: Option<Bind<'_, Mr>>,
         wr: &BindWr,
     ) -> dapl::error::Result<(Self, u32)> {
-        let (number, key) = window.post(wanted)?;
+        let (number, key) = window.post(bind)?;
         let kind = RequestKind::Bind(window.clone(), number);
         Ok((WorkRequest { segments: Segments::default(), token: wr.token, suppress: wr.suppress, kind }, key))
     }

@@ -5,7 +5,7 @@
 use std::sync::atomic::Ordering;
 
 use dapl::error::{Error, Resource, Result};
-use dapl::provider::{Bind, BindWr, MemoryRegion, Op, Outstanding, QueuePair, Segment, SendWr, Token};
+use dapl::provider::{Bind, BindWr, Op, Outstanding, QueuePair, Segment, SendWr, Token};
 use dapl::stats::watermark::HighWatermark;
 use dapl_software::unlock_rarely;
 use parking_lot::MutexGuard;
@@ -13,7 +13,6 @@ use parking_lot::MutexGuard;
 use super::{Qp, QpCore};
 use crate::cq::CompletionWriter;
 use crate::memory::cma::Direction;
-use crate::memory::window::BindRequest;
 use crate::qp::link::{WAKE_ON_PROGRESS, WAKE_ON_REQUESTS};
 use crate::qp::rx::Rx;
 use crate::qp::tx::{QuickWr, Tx, WorkRequest};
@@ -27,9 +26,7 @@ impl QueuePair for Qp {
 
     fn post_bind(&self, mw: &Mw, bind: Option<Bind<'_, Mr>>, wr: &BindWr) -> Result<u32> {
         let tx = self.0.ensure_space(self.0.tx.lock())?;
-        let wanted =
-            bind.map(|Bind { mr, region, access, kept }| BindRequest { source: mr.local_key(), region, access, kept });
-        let (number, key) = mw.0.post(wanted)?;
+        let (number, key) = mw.0.post(bind)?;
         self.0.submit(tx, WorkRequest::of_window(mw.0.clone(), number, wr));
         Ok(key)
     }

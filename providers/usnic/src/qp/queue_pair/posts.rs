@@ -4,13 +4,11 @@
 
 use dapl::error::{Error, Resource, Result};
 use dapl::provider::{
-    ATOMIC_SIZE, Bind, BindWr, MemoryRegion, Op, Outstanding, QueuePair, ReceivedOp, Remote, Segment, SendWr, Status,
-    Token,
+    ATOMIC_SIZE, Bind, BindWr, Op, Outstanding, QueuePair, ReceivedOp, Remote, Segment, SendWr, Status, Token,
 };
 use dapl::stats::watermark::HighWatermark;
 use dapl_software::memory::atomic::Atomic;
 use dapl_software::memory::scatter_gather::{self, Segments};
-use dapl_software::memory::window::BindRequest;
 use parking_lot::MutexGuard;
 
 use super::{DIRECT_SEND_BELOW, Qp, QpCore, QpPhase, QpState};
@@ -80,9 +78,7 @@ impl QueuePair for Qp {
 
     fn post_bind(&self, mw: &Mw, bind: Option<Bind<'_, Mr>>, wr: &BindWr) -> Result<u32> {
         let state = self.0.lock_for_request()?;
-        let wanted =
-            bind.map(|Bind { mr, region, access, kept }| BindRequest { source: mr.local_key(), region, access, kept });
-        let (request, key) = WorkRequest::bind(&mw.0, wanted, wr)?;
+        let (request, key) = WorkRequest::bind(&mw.0, bind, wr)?;
         let post = Post { work: Operation::Bind, length: 0, fence: wr.fence };
         self.0.submit(state, post, |own| *own = request, true);
         Ok(key)
