@@ -6,8 +6,8 @@
 //! - [`settings`]: reads a provider's settings from `ia_params` and the environment
 //! - [`base_dir`], [`shared_names`]: the directory that the processes of one user share, and the names of shared memory
 //!   in it
-//! - [`listener_retry`], [`limits`], [`host_address`]: delays between connection requests that find no listener, limits
-//!   of an IA, addresses of this host
+//! - [`listener_retry`], [`limits`], [`host_address`], [`unix_datagram`]: delays between connection requests that find
+//!   no listener, limits of an IA, addresses of this host, datagrams with descriptors and credentials
 //! - [`memory`]: keys and rights of registrations, checks of mappings, copies from and to consumer memory, memory
 //!   windows
 //! - [`cq`], [`engine`]: the core of a completion queue, and the job queue of a provider's engine thread
@@ -29,6 +29,7 @@ pub mod settings;
 pub mod shared_names;
 pub mod simple;
 pub mod srq;
+pub mod unix_datagram;
 
 use parking_lot::MutexGuard;
 

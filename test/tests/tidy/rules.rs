@@ -60,7 +60,7 @@ const DAPL: &[&[&str]] = &[
 
 /// Layers of `providers/common`, from the bottom up. They agree with the list in its `lib.rs`.
 const COMMON: &[&[&str]] = &[
-    &["settings", "limits", "listener_retry", "overdue", "base_dir", "host_address"],
+    &["settings", "limits", "listener_retry", "overdue", "base_dir", "host_address", "unix_datagram"],
     &["shared_names"],
     &["memory", "cq", "engine"],
     &["srq"],
@@ -72,7 +72,7 @@ const SM: &[&[&str]] = &[
     &["proto", "memory/map"],
     &["memory/cma", "memory/mapped", "qp/line_allocator"],
     &["memory/backing", "memory/knem"],
-    &["settings", "memory/imports", "dir", "engine/wake", "cm/receive", "memory/regions", "qp/ring"],
+    &["settings", "memory/imports", "dir", "engine/wake", "memory/regions", "qp/ring"],
     &["engine/wake_flags", "delegation", "cm/socket"],
     &["eager_claims"],
     &["qp/link"],
@@ -248,7 +248,7 @@ pub(crate) const UNSAFE_FILES: &[(&str, &str)] = &[
     ("providers/ibverbs-sys/src/load.rs", "dlopen, and calls into what it finds"),
     ("providers/ibverbs-sys/src/types.rs", "types of C functions, and zeroed structures"),
     ("providers/sm/src/memory/map.rs", "shared memory"),
-    ("providers/sm/src/cm/receive.rs", "recvmsg, and what it has filled"),
+    ("providers/common/src/unix_datagram.rs", "recvmsg, and what it has filled"),
     ("providers/common/src/memory/mapping_check.rs", "questions to the kernel about memory, and the time"),
     ("providers/sm/src/memory/kernel_copy.rs", "hands on copies, each side checked before"),
     ("providers/sm/src/memory/knem.rs", "calls of a device"),
@@ -282,7 +282,6 @@ pub(crate) const UNSAFE_FILES: &[(&str, &str)] = &[
     ("providers/usnic/src/qp/transport.rs", "hands memory that is held to a batch"),
     ("providers/usnic/src/net/address.rs", "getifaddrs"),
     ("providers/usnic/src/net/errors.rs", "recvmsg, and what it has filled"),
-    ("providers/usnic/src/net/handover.rs", "recvmsg, and what it has filled"),
     ("providers/usnic/src/net/sockaddr.rs", "addresses as the kernel has them"),
     ("providers/usnic/src/net/receive.rs", "recvmmsg, and what it has filled"),
     ("providers/usnic/src/net/reuseport.rs", "a socket filter"),

@@ -2,7 +2,6 @@
 //! the handshake, the mapping of a peer's memory, and the connection requests that dapl holds.
 
 pub(crate) mod peers;
-pub(crate) mod receive;
 pub(crate) mod request;
 pub(crate) mod setup;
 pub(crate) mod socket;

@@ -3,19 +3,19 @@
 //! private to this user. This module does not interpret the bytes.
 #![forbid(unsafe_code)]
 
-use std::io::{self, IoSlice};
+use std::io::IoSlice;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use dapl_software::unix_datagram::{self, ReceivedDatagram};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
 
-use crate::cm::receive::{self, ReceivedDatagram};
 use crate::proto::handshake::MAX_DATAGRAM;
 
 /// Maximum number of descriptors in a datagram: those of the rings, of the RMA buffer, and of the table of
@@ -66,11 +66,8 @@ impl SetupSocket {
     pub(crate) fn receive(&self) -> Option<SetupDatagram> {
         loop {
             let mut bytes = vec![0; MAX_DATAGRAM + 1];
-            let ReceivedDatagram { length, fds, pid, uid, from } = match receive::receive(self.0.as_fd(), &mut bytes) {
-                Ok(datagram) => datagram,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(_) => return None,
-            };
+            let received = unix_datagram::receive(self.0.as_fd(), &mut bytes).ok()?;
+            let ReceivedDatagram { length, fds, pid, uid, from, .. } = received;
             bytes.truncate(length);
             let Some(from) = endpoint_of(&from) else { continue };
             return Some(SetupDatagram { bytes, fds, from, pid, uid });

@@ -7,15 +7,17 @@
 //! The receiver also checks the sender's user (SCM_CREDENTIALS), and drops datagrams of other users, including the
 //! superuser. This loses no request, because the kernel shares a UDP port only between sockets of one effective user. A
 //! datagram consists of the source address of the request, and the request.
+#![forbid(unsafe_code)]
 
 use std::fs;
 use std::io;
 use std::net::{Ipv6Addr, SocketAddr, SocketAddrV6};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 use dapl_software::base_dir::{self, BaseDir};
+use dapl_software::unix_datagram::{self, ReceivedDatagram};
 use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 
 /// Maximum size of a request in bytes.
@@ -66,13 +68,10 @@ impl HandoverSocket {
     pub(crate) fn receive(&self) -> Option<ForwardedRequest> {
         loop {
             let mut bytes = [0; SOURCE_LEN + MAX_REQUEST];
-            let (length, uid) = match self.receive_raw(&mut bytes) {
-                Ok(received) => received,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(_) => return None,
-            };
-            if uid != Some(self.uid) {
-                let sender = uid.map_or_else(|| "an unknown user".to_owned(), |uid| format!("uid {uid}"));
+            let received = unix_datagram::receive(self.fd.as_fd(), &mut bytes).ok()?;
+            let ReceivedDatagram { length, is_whole, uid, .. } = received;
+            if uid != self.uid {
+                let sender = if uid == u32::MAX { "an unknown user".to_owned() } else { format!("uid {uid}") };
                 log::warn!(
                     "{}: dropped a connection request that {sender} forwarded: this listener accepts only requests of processes of uid {}",
                     self.path.display(),
@@ -80,65 +79,11 @@ impl HandoverSocket {
                 );
                 continue;
             }
-            if let Some(forwarded) = length.and_then(|length| decode(&bytes[..length])) {
+            if let Some(forwarded) = decode(&bytes[..length]).filter(|_| is_whole) {
                 return Some(forwarded);
             }
         }
     }
-
-    /// Receives a datagram. Returns its length, or `None` if it was truncated, and the sender's user.
-    ///
-    /// Does not use rustix, whose type for credentials cannot represent process id 0. A sender in another pid namespace
-    /// has this id.
-    fn receive_raw(&self, bytes: &mut [u8]) -> io::Result<(Option<usize>, Option<u32>)> {
-        let mut control: CredentialControl = [0; 8];
-        // SAFETY: all fields of `msghdr` are integers or nullable pointers, so all-zero bytes are valid.
-        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-        let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
-        message.msg_iov = &raw mut part;
-        message.msg_iovlen = 1;
-        message.msg_control = control.as_mut_ptr().cast();
-        message.msg_controllen = size_of_val(&control) as _;
-        let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
-        // SAFETY: each pointer in `message` is to a buffer that outlives the call, with the length of that buffer.
-        let length = unsafe { libc::recvmsg(self.fd.as_raw_fd(), &raw mut message, flags) };
-        let length = usize::try_from(length).map_err(|_| io::Error::last_os_error())?;
-        let is_whole = message.msg_flags & libc::MSG_TRUNC == 0;
-        // SAFETY: `recvmsg` has filled `message`, and its buffer `control` still exists.
-        Ok((is_whole.then_some(length), unsafe { sender(&message) }))
-    }
-}
-
-/// Buffer for credentials, and for descriptors that a sender may add. The type `u64` gives it the alignment of control
-/// message headers.
-type CredentialControl = [u64; 8];
-
-/// Returns the user who sent the message, and closes descriptors in the message.
-///
-/// # Safety
-/// `recvmsg` has filled `message`, and its control data still exists.
-#[allow(clippy::unnecessary_cast, reason = "the length has another type with musl")]
-unsafe fn sender(message: &libc::msghdr) -> Option<u32> {
-    let mut uid = None;
-    // SAFETY: by the contract, `message` is filled and its control data exists. The `CMSG` functions return only
-    // headers within the control data, and the kernel has written the data behind each header.
-    unsafe {
-        let mut header = libc::CMSG_FIRSTHDR(message);
-        while let Some(part) = header.as_ref() {
-            let data = libc::CMSG_DATA(header);
-            let length = (part.cmsg_len as usize).saturating_sub(libc::CMSG_LEN(0) as usize);
-            match (part.cmsg_level, part.cmsg_type) {
-                (libc::SOL_SOCKET, libc::SCM_RIGHTS) => (0..length / size_of::<RawFd>())
-                    .for_each(|at| drop(OwnedFd::from_raw_fd(data.cast::<RawFd>().add(at).read_unaligned()))),
-                (libc::SOL_SOCKET, libc::SCM_CREDENTIALS) if length >= size_of::<libc::ucred>() => {
-                    uid = Some(data.cast::<libc::ucred>().read_unaligned().uid);
-                }
-                _ => {}
-            }
-            header = libc::CMSG_NXTHDR(message, header);
-        }
-    }
-    uid
 }
 
 impl AsFd for HandoverSocket {

@@ -1,4 +1,4 @@
-//! Receives a datagram of the set-up socket, with descriptors and the sender's credentials.
+//! Receives a datagram of a Unix socket, with descriptors and the sender's credentials.
 //!
 //! Calls `recvmsg` directly, because a sender in another pid namespace has process id 0, which wrapper crates reject.
 //! This module does not interpret the bytes.
@@ -7,17 +7,21 @@ use std::io;
 use std::mem::{MaybeUninit, offset_of};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
+use rustix::io::Errno;
+
 #[derive(Debug)]
-pub(crate) struct ReceivedDatagram {
+pub struct ReceivedDatagram {
     /// Number of bytes that were stored in the caller's buffer.
-    pub(crate) length: usize,
-    pub(crate) fds: Vec<OwnedFd>,
+    pub length: usize,
+    /// Whether these are all bytes of the datagram.
+    pub is_whole: bool,
+    pub fds: Vec<OwnedFd>,
     /// Process id of the sender; 0: not visible in this pid namespace, or no credentials.
-    pub(crate) pid: i32,
+    pub pid: i32,
     /// User id of the sender; `u32::MAX`: no credentials.
-    pub(crate) uid: u32,
+    pub uid: u32,
     /// Path of the sender's socket; empty if the socket is not bound to a path.
-    pub(crate) from: Vec<u8>,
+    pub from: Vec<u8>,
 }
 
 /// Buffer for control messages: credentials and descriptors. It is aligned for the headers of control messages. The
@@ -25,8 +29,8 @@ pub(crate) struct ReceivedDatagram {
 type Control = [u64; 16];
 
 /// Receives the next datagram, without blocking. A datagram longer than `space` is truncated. Errors: those of
-/// `recvmsg`, usually `EAGAIN` (no datagram is queued) or `EINTR`.
-pub(crate) fn receive(socket: BorrowedFd<'_>, space: &mut [u8]) -> io::Result<ReceivedDatagram> {
+/// `recvmsg`, usually `AGAIN` (no datagram is queued).
+pub fn receive(socket: BorrowedFd<'_>, space: &mut [u8]) -> rustix::io::Result<ReceivedDatagram> {
     let mut control: Control = [0; 16];
     // SAFETY: all fields are integers or nullable pointers, so all-zero bytes are valid.
     let (mut name, mut message): (libc::sockaddr_un, libc::msghdr) = unsafe { std::mem::zeroed() };
@@ -38,11 +42,15 @@ pub(crate) fn receive(socket: BorrowedFd<'_>, space: &mut [u8]) -> io::Result<Re
     message.msg_control = control.as_mut_ptr().cast();
     message.msg_controllen = size_of_val(&control) as _;
     let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
-    // SAFETY: every pointer in `message` points to a local buffer that outlives the call, and is given with its length.
-    let length = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, flags) };
-    let length = usize::try_from(length).map_err(|_| io::Error::last_os_error())?;
+    let length = rustix::io::retry_on_intr(|| {
+        // SAFETY: every pointer in `message` points to a local buffer that outlives the call, and is given with its
+        // length.
+        let length = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, flags) };
+        usize::try_from(length).map_err(|_| Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO))
+    })?;
     let from = path(&name, message.msg_namelen as usize);
-    let mut datagram = ReceivedDatagram { length, fds: Vec::new(), pid: 0, uid: u32::MAX, from };
+    let is_whole = message.msg_flags & libc::MSG_TRUNC == 0;
+    let mut datagram = ReceivedDatagram { length, is_whole, fds: Vec::new(), pid: 0, uid: u32::MAX, from };
     // SAFETY: `recvmsg` has filled `message` above, its buffer `control` exists, and no other object owns the received
     // descriptors.
     unsafe { datagram.read_control(&message) };
@@ -100,7 +108,7 @@ mod tests {
 
     #[test]
     fn datagram_is_received_with_credentials_and_sender_path() {
-        let dir = std::env::temp_dir().join(format!("daplsm-recv-{}", std::process::id()));
+        let dir = std::env::temp_dir().join(format!("dapl-datagram-{}", std::process::id()));
         let _ = std::fs::remove_file(&dir);
         let (here, there) = (UnixDatagram::bind(&dir).unwrap(), UnixDatagram::unbound().unwrap());
         rustix::net::sockopt::set_socket_passcred(&there, true).unwrap();
@@ -109,16 +117,16 @@ mod tests {
         other.send(b"hello").unwrap();
         let mut space = [0; 8];
         let got = receive(one.as_fd(), &mut space).unwrap();
-        assert_eq!((got.length, &space[..5]), (5, &b"hello"[..]));
+        assert_eq!((got.length, got.is_whole, &space[..5]), (5, true, &b"hello"[..]));
         assert_eq!((got.pid, got.uid), (std::process::id() as i32, rustix::process::geteuid().as_raw()));
         assert!(got.from.is_empty() && got.fds.is_empty());
-        assert_eq!(receive(one.as_fd(), &mut space).unwrap_err().raw_os_error(), Some(libc::EAGAIN));
+        assert_eq!(receive(one.as_fd(), &mut space).unwrap_err(), Errno::AGAIN);
         here.connect(&dir).unwrap();
         here.send(b"a long word").unwrap();
         let got = receive(here.as_fd(), &mut space).unwrap();
         assert_eq!(
-            (got.length, got.from),
-            (8, dir.as_os_str().as_encoded_bytes().to_vec()),
+            (got.length, got.is_whole, got.from),
+            (8, false, dir.as_os_str().as_encoded_bytes().to_vec()),
             "truncated, with a name, without credentials"
         );
         assert_eq!((got.pid, got.uid), (0, u32::MAX));
