@@ -55,11 +55,11 @@ pub(super) struct EstablishedConnection {
 /// Builds this host's offer for a connection with `peer`, with a random token and a random first PSN.
 pub(super) fn offer(device: &Device, number: u32, caps: QpCaps, peer: SocketAddr) -> Offer {
     Offer {
-        ord: caps.ord,
-        ird: caps.ird,
-        credits: caps.credits,
-        window_kib: u16::try_from(device.socket.receive_buffer >> 10).unwrap_or(u16::MAX).max(1),
-        mtu: u16::try_from(device.path_to(peer).ceiling).unwrap_or(u16::MAX),
+        ord: caps.ord.into(),
+        ird: caps.ird.into(),
+        credits: caps.credits.into(),
+        window_kib: u16::try_from(device.socket.receive_buffer >> 10).unwrap_or(u16::MAX).max(1).into(),
+        mtu: u16::try_from(device.path_to(peer).ceiling).unwrap_or(u16::MAX).into(),
         ..Offer::new(number, &mut OsRandom)
     }
 }

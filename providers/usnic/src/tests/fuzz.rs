@@ -95,8 +95,8 @@ fn handshake(packet: &[u8]) {
     let mut connector = Connector::new(setup.clone(), address(9), 5, ours, b"private", 0);
     let mut to_us = packet.to_vec();
     if let Some(head) = to_us.get_mut(4..16) {
-        head[..4].copy_from_slice(&ours.conn.to_be_bytes());
-        head[4..].copy_from_slice(&ours.token.to_be_bytes());
+        head[..4].copy_from_slice(ours.conn.as_bytes());
+        head[4..].copy_from_slice(ours.token.as_bytes());
         if to_us.len() >= 20 {
             let end = to_us.len() - 4;
             let sum = crc32c::crc32c(&to_us[..end]).to_be_bytes();

@@ -180,8 +180,8 @@ impl Seal {
     /// Derives the keys of a connection from the offers of both hosts in the handshake.
     pub(crate) fn new(psk: &Psk, client: &Offer, server: &Offer, active: bool) -> Seal {
         let key = |direction: &[u8]| {
-            let names = [client.token, server.token].map(u64::to_be_bytes);
-            let key = psk.key(&[b"connection", direction, &client.random, &server.random, &names[0], &names[1]]);
+            let names = [client.token.as_bytes(), server.token.as_bytes()];
+            let key = psk.key(&[b"connection", direction, &client.random, &server.random, names[0], names[1]]);
             ChaCha20Poly1305::new((&*key).into())
         };
         let (to_server, to_client) = (key(b">"), key(b"<"));

@@ -123,8 +123,8 @@ fn packet_does_not_open_with_another_key_connection_or_direction() {
         Seal::new(&psk("a secret of sixteen bytes and morf"), &client, &server, false),
         Seal::new(&ours, &Offer { random: [9; 16], ..client }, &server, false),
         Seal::new(&ours, &client, &Offer { random: [9; 16], ..server }, false),
-        Seal::new(&ours, &Offer { token: 9, ..client }, &server, false),
-        Seal::new(&ours, &client, &Offer { token: 9, ..server }, false),
+        Seal::new(&ours, &Offer { token: 9.into(), ..client }, &server, false),
+        Seal::new(&ours, &client, &Offer { token: 9.into(), ..server }, false),
         Seal::new(&ours, &client, &server, true),
     ];
     for other in &mut others {

@@ -305,11 +305,11 @@ impl Acceptor {
         let mut packet = Vec::new();
         packets::put_accept(&setup.guard, attempt.key.to, own_offer, private, random, &mut packet);
         let (wait, until) = (setup.config.first_repeat, now.saturating_add(setup.config.give_up));
-        let (conn, token) = (own_offer.conn, own_offer.token);
+        let (conn, token) = (own_offer.conn.get(), own_offer.token.get());
         attempt.phase = AcceptPhase::Accepted { packet, conn, token, wait, until, closed: 0, closed_counts: false };
         attempt.private = Vec::new();
         let agreed = setup.compute_terms(own_offer, &attempt.offer, attempt.key.from, false, random);
-        self.by_conn.insert(own_offer.conn, id);
+        self.by_conn.insert(conn, id);
         self.set_due(id, now);
         Some(agreed)
     }

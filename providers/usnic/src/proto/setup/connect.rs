@@ -173,7 +173,7 @@ impl Connector {
         random: &mut dyn Random,
     ) -> Option<ConnectOutcome> {
         let (head, _) = wire::head(packet)?;
-        let is_ours = head.conn.get() == self.own_offer.conn && head.token.get() == self.own_offer.token;
+        let is_ours = head.conn == self.own_offer.conn && head.token == self.own_offer.token;
         // Replies from other hosts are ignored. Otherwise a host could redirect requests to any other host.
         if self.due.is_none() || !is_ours || from.ip().to_canonical() != self.server.ip().to_canonical() {
             return None;

@@ -41,6 +41,9 @@ pub(crate) mod packets;
 
 use std::net::SocketAddr;
 
+use zerocopy::network_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
+
 use crate::proto::psn::Psn;
 use crate::proto::seal::{self, PacketGuard, Psk, Seal};
 use crate::proto::{MILLIS, Nanos, SECONDS};
@@ -71,29 +74,36 @@ pub(crate) trait Random {
     }
 }
 
-/// Parameters that a host proposes for a connection at set-up.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+/// Parameters that a host proposes for a connection at set-up, as they are on the wire.
+#[derive(Clone, Copy, Debug, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
+#[repr(C)]
 pub(crate) struct Offer {
     /// Connection number and token that the peer must put in packets of the connection. Neither is 0.
-    pub(crate) conn: u32,
-    pub(crate) token: u64,
+    pub(crate) conn: U32,
+    pub(crate) token: U64,
     /// PSN of the first packet that this host sends.
-    pub(crate) first_psn: Psn,
+    pub(crate) first_psn: U32,
     /// Maximum number of outstanding RDMA reads of this host.
-    pub(crate) ord: u32,
+    pub(crate) ord: U32,
     /// Maximum number of outstanding RDMA reads of the peer.
-    pub(crate) ird: u32,
+    pub(crate) ird: U32,
     /// Number of receives that this host has posted before the handshake.
-    pub(crate) credits: u32,
+    pub(crate) credits: U32,
     /// Receive window: size of this host's socket receive buffer, in KiB.
-    pub(crate) window_kib: u16,
+    pub(crate) window_kib: U16,
     /// Size in bytes of the largest datagram that this host can receive or send.
-    pub(crate) mtu: u16,
-    /// Whether this host supports extension operations: immediate data, invalidation, atomic operations.
-    pub(crate) extensions: bool,
+    pub(crate) mtu: U16,
+    /// Feature bits: [`EXTENSIONS`], and bits that are unknown to this version. Earlier versions send 0.
+    pub(crate) features: U16,
+    /// Length in bytes of the private data that follow in a packet.
+    pub(crate) private: U16,
     /// Random bytes, new for each connection, so that no two connections have the same keys.
     pub(crate) random: [u8; 16],
 }
+
+/// Feature bit of an offer: the host supports extension operations, which are immediate data, invalidation and atomic
+/// operations.
+pub(crate) const EXTENSIONS: u16 = 1;
 
 impl Offer {
     /// Creates an offer with new random numbers. The caller sets the other fields.
@@ -101,16 +111,14 @@ impl Offer {
         let mut fresh = [0; 16];
         random.fill(&mut fresh);
         Offer {
-            conn,
-            token: random.token(),
-            first_psn: Psn(random.u32()),
-            ord: 0,
-            ird: 0,
-            credits: 0,
-            window_kib: 64,
-            mtu: MIN_MTU,
-            extensions: true,
+            conn: conn.into(),
+            token: random.token().into(),
+            first_psn: random.u32().into(),
+            window_kib: 64.into(),
+            mtu: MIN_MTU.into(),
+            features: EXTENSIONS.into(),
             random: fresh,
+            ..Offer::new_zeroed()
         }
     }
 }
@@ -241,18 +249,18 @@ impl Setup {
         });
         let terms = ConnectionTerms {
             active,
-            our_conn: own_offer.conn,
-            our_token: own_offer.token,
-            peer_conn: peer_offer.conn,
-            peer_token: peer_offer.token,
-            first_psn: own_offer.first_psn,
-            peer_first_psn: peer_offer.first_psn,
-            ord: own_offer.ord.min(peer_offer.ird),
-            ird: own_offer.ird.min(peer_offer.ord),
-            credits: peer_offer.credits,
-            peer_window_kib: peer_offer.window_kib,
-            mtu_ceiling: usize::from(own_offer.mtu.min(peer_offer.mtu)),
-            extensions: own_offer.extensions && peer_offer.extensions,
+            our_conn: own_offer.conn.get(),
+            our_token: own_offer.token.get(),
+            peer_conn: peer_offer.conn.get(),
+            peer_token: peer_offer.token.get(),
+            first_psn: Psn(own_offer.first_psn.get()),
+            peer_first_psn: Psn(peer_offer.first_psn.get()),
+            ord: own_offer.ord.get().min(peer_offer.ird.get()),
+            ird: own_offer.ird.get().min(peer_offer.ord.get()),
+            credits: peer_offer.credits.get(),
+            peer_window_kib: peer_offer.window_kib.get(),
+            mtu_ceiling: usize::from(own_offer.mtu.get().min(peer_offer.mtu.get())),
+            extensions: own_offer.features.get() & peer_offer.features.get() & EXTENSIONS != 0,
             overhead: if seal.is_some() { seal::OVERHEAD } else { 0 },
             peer,
             seed,

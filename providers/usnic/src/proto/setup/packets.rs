@@ -9,9 +9,9 @@
 //! of [`RejectPacket`].
 //!
 //! ```text
-//! Request  PacketHeader (1)  RequestHead  guarded: WireOffer  private data  padding to 1185 to 1200 bytes
+//! Request  PacketHeader (1)  RequestHead  guarded: Offer  private data  padding to 1185 to 1200 bytes
 //! Cookie   PacketHeader      guarded: CookiePacket
-//! Accept   PacketHeader      guarded: WireOffer  private data
+//! Accept   PacketHeader      guarded: Offer  private data
 //! Reject   PacketHeader      guarded: RejectPacket  private data
 //! Reset    PacketHeader (1)  RequestHead  guarded: Withdrawal    the client withdraws its request
 //! Reset    PacketHeader      guarded, without content            FLAG_UNKNOWN: the client does not know the accept
@@ -28,7 +28,6 @@ use zerocopy::network_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::{ConnectionTerms, MAX_PRIVATE, MIN_MTU, Offer, Random};
-use crate::proto::psn::Psn;
 use crate::proto::seal::{GUARD, PacketGuard};
 use crate::proto::wire::{self, FLAG_UNKNOWN, Kind, PacketHeader, VERSION};
 
@@ -85,65 +84,19 @@ pub(crate) fn request_head(packet: &[u8]) -> Option<RequestHead> {
         .map(|(request_head, _)| request_head)
 }
 
-/// Feature bit of an offer: extension operations.
-const EXTENSIONS: u16 = 1;
-
-/// An [`Offer`] on the wire.
-#[derive(Clone, Copy, Debug, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
-#[repr(C)]
-struct WireOffer {
-    conn: U32,
-    token: U64,
-    first_psn: U32,
-    ord: U32,
-    ird: U32,
-    credits: U32,
-    window_kib: U16,
-    mtu: U16,
-    /// Feature bits: [`EXTENSIONS`], and bits that are unknown to this version. Earlier versions send 0.
-    features: U16,
-    /// Length in bytes of the private data that follow.
-    private: U16,
-    random: [u8; 16],
-}
-
 /// Encodes the offer and private data of a request or accept. The caller has checked the length of the private data.
 fn put_offer(offer: &Offer, private: &[u8], out: &mut Vec<u8>) {
-    let offered = WireOffer {
-        conn: offer.conn.into(),
-        token: offer.token.into(),
-        first_psn: offer.first_psn.0.into(),
-        ord: offer.ord.into(),
-        ird: offer.ird.into(),
-        credits: offer.credits.into(),
-        window_kib: offer.window_kib.into(),
-        mtu: offer.mtu.into(),
-        features: if offer.extensions { EXTENSIONS } else { 0 }.into(),
-        private: (private.len() as u16).into(),
-        random: offer.random,
-    };
-    out.extend_from_slice(offered.as_bytes());
+    let offer = Offer { private: (private.len() as u16).into(), ..*offer };
+    out.extend_from_slice(offer.as_bytes());
     out.extend_from_slice(private);
 }
 
 /// Decodes an offer and its private data. Bytes after the private data are padding. Returns `None` if the offer is
 /// invalid.
 pub(super) fn offer(bytes: &[u8]) -> Option<(Offer, &[u8])> {
-    let (offered, rest) = WireOffer::read_from_prefix(bytes).ok()?;
-    let offer = Offer {
-        conn: offered.conn.get(),
-        token: offered.token.get(),
-        first_psn: Psn(offered.first_psn.get()),
-        ord: offered.ord.get(),
-        ird: offered.ird.get(),
-        credits: offered.credits.get(),
-        window_kib: offered.window_kib.get(),
-        mtu: offered.mtu.get(),
-        extensions: offered.features.get() & EXTENSIONS != 0,
-        random: offered.random,
-    };
-    let private = usize::from(offered.private.get());
-    let is_sane = offer.conn != 0 && offer.token != 0 && offer.window_kib != 0 && offer.mtu >= MIN_MTU;
+    let (offer, rest) = Offer::read_from_prefix(bytes).ok()?;
+    let private = usize::from(offer.private.get());
+    let is_sane = offer.conn != 0 && offer.token != 0 && offer.window_kib != 0 && offer.mtu.get() >= MIN_MTU;
     (is_sane && private <= MAX_PRIVATE).then_some((offer, rest.get(..private)?))
 }
 
@@ -310,13 +263,13 @@ pub(super) fn put_accept(
     random: &mut dyn Random,
     out: &mut Vec<u8>,
 ) {
-    let mut rest = Vec::with_capacity(size_of::<WireOffer>() + MAX_PRIVATE);
+    let mut rest = Vec::with_capacity(size_of::<Offer>() + MAX_PRIVATE);
     put_offer(own_offer, &private[..private.len().min(MAX_PRIVATE)], &mut rest);
     guard.seal(to.head(Kind::Accept), &[], &rest, random, out);
 }
 
 /// Maximum length in bytes of a packet to a client.
-pub(super) const MAX_REPLY_BYTES: usize = size_of::<PacketHeader>() + size_of::<WireOffer>() + MAX_PRIVATE + GUARD;
+pub(super) const MAX_REPLY_BYTES: usize = size_of::<PacketHeader>() + size_of::<Offer>() + MAX_PRIVATE + GUARD;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum SetupReply<'a> {
@@ -351,7 +304,7 @@ pub(super) fn decode_reply<'a>(
         Kind::Accept => {
             let bytes = guard.open(packet, 0, buffer)?;
             let (peer_offer, private) = offer(bytes)?;
-            let is_whole = bytes.len() == size_of::<WireOffer>() + private.len();
+            let is_whole = bytes.len() == size_of::<Offer>() + private.len();
             is_whole.then_some((None, SetupReply::Accept(peer_offer, private)))
         }
         _ => None,
@@ -373,7 +326,7 @@ pub(super) fn put_withdrawal(
     random: &mut dyn Random,
     out: &mut Vec<u8>,
 ) {
-    let withdrawal = Withdrawal { conn: own_offer.conn.into(), token: own_offer.token.into() };
+    let withdrawal = Withdrawal { conn: own_offer.conn, token: own_offer.token };
     guard.seal(PacketHeader::new(Kind::Reset, 0, 0, 0), request_head.as_bytes(), withdrawal.as_bytes(), random, out);
 }
 
@@ -408,7 +361,8 @@ pub(super) fn is_unknown(guard: &PacketGuard, packet: &[u8]) -> bool {
 
 /// Encodes a Reset with the "unknown" flag, to the sender of `peer_offer`.
 pub(super) fn put_unknown(guard: &PacketGuard, peer_offer: &Offer, random: &mut dyn Random, out: &mut Vec<u8>) {
-    guard.seal(PacketHeader::new(Kind::Reset, FLAG_UNKNOWN, peer_offer.conn, peer_offer.token), &[], &[], random, out);
+    let head = PacketHeader::new(Kind::Reset, FLAG_UNKNOWN, peer_offer.conn.get(), peer_offer.token.get());
+    guard.seal(head, &[], &[], random, out);
 }
 
 /// Returns the header of a packet to the peer of a connection.

@@ -8,9 +8,8 @@ use dapl::provider::{ConnectionEvent, Status};
 use super::established::SimConnection;
 use super::oracle::Oracle;
 use super::scenario::{ConnectionPlan, OpKind, Scenario};
-use crate::proto::psn::Psn;
-use crate::proto::setup::Offer;
 use crate::proto::setup::accept::RequestId;
+use crate::proto::setup::{EXTENSIONS, Offer};
 use crate::proto::{Nanos, SECONDS};
 
 /// State of a connection at one of its peers.
@@ -105,15 +104,16 @@ impl SimLink {
         // The receives that are posted before the connection is established.
         let credits = if mine.shared { 0 } else { self.due_recvs(side, mine.max_recvs as usize, 0) as u32 };
         Offer {
-            extensions: true,
-            conn: 1,
-            token: 1,
-            first_psn: Psn(mine.psn.unwrap_or(0)),
-            ord: mine.reads,
-            ird: mine.reads,
-            credits,
-            window_kib: 1,
-            mtu: 1200,
+            features: EXTENSIONS.into(),
+            conn: 1.into(),
+            token: 1.into(),
+            first_psn: mine.psn.unwrap_or(0).into(),
+            ord: mine.reads.into(),
+            ird: mine.reads.into(),
+            credits: credits.into(),
+            window_kib: 1.into(),
+            mtu: 1200.into(),
+            private: 0.into(),
             random: [0; 16],
         }
     }

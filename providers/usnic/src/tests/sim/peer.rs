@@ -88,9 +88,9 @@ impl Peer {
 
     fn offer(&mut self, number: u32, wanted: &Offer) -> Offer {
         let Offer { conn, token, first_psn, random, .. } = Offer::new(number, &mut self.dice);
-        let first_psn = if wanted.first_psn.0 == 0 { first_psn } else { wanted.first_psn };
+        let first_psn = if wanted.first_psn == 0 { first_psn } else { wanted.first_psn };
         let (window_kib, mtu) = (self.plan.window_kib, self.plan.mtu);
-        Offer { conn, token, first_psn, random, window_kib, mtu, ..*wanted }
+        Offer { conn, token, first_psn, random, window_kib: window_kib.into(), mtu: mtu.into(), ..*wanted }
     }
 
     /// Starts the client's request for connection `link`.

@@ -433,14 +433,14 @@ fn malformed_and_other_version_requests_are_rejected() {
         (request(&packets::RequestHead { min: VERSION + 1, max: 9, ..request_head }, &good), RejectReason::Version),
         (request(&packets::RequestHead { min: 0, max: 0, ..request_head }, &good), RejectReason::Version),
         (request(&packets::RequestHead { min: 9, max: 0, ..request_head }, &good), RejectReason::Version),
-        (request(&request_head, &Offer { mtu: 100, ..good }), RejectReason::NotUnderstood),
-        (request(&request_head, &Offer { window_kib: 0, ..good }), RejectReason::NotUnderstood),
+        (request(&request_head, &Offer { mtu: 100.into(), ..good }), RejectReason::NotUnderstood),
+        (request(&request_head, &Offer { window_kib: 0.into(), ..good }), RejectReason::NotUnderstood),
     ];
     for (packet, reason) in cases {
         assert_eq!(server.receives(0, &packet, source(0, 1)), PacketResult::Reply);
         assert_eq!(server.reply(), Some(SetupReply::Reject(reason, b"")));
     }
-    for invalid in [Offer { conn: 0, ..good }, Offer { token: 0, ..good }] {
+    for invalid in [Offer { conn: 0.into(), ..good }, Offer { token: 0.into(), ..good }] {
         assert_eq!(server.receives(0, &request(&request_head, &invalid), source(0, 1)), PacketResult::Nothing);
     }
     assert!(server.is_empty());
@@ -465,7 +465,11 @@ fn reset_is_valid_only_with_number_token_and_checksum() {
             _ => *server.acceptor.attempts.keys().next().expect("the attempt is pending"),
         };
         let terms = server.accept(0, id, 8).terms;
-        let peer_offer = |conn, token| Offer { conn, token, ..Offer::new(1, &mut TestRandom::new(4)) };
+        let peer_offer = |conn: u32, token: u64| Offer {
+            conn: conn.into(),
+            token: token.into(),
+            ..Offer::new(1, &mut TestRandom::new(4))
+        };
         let reset = |server: &mut Server, guard: &crate::proto::seal::PacketGuard, conn, flip| {
             let mut packet = Vec::new();
             packets::put_unknown(

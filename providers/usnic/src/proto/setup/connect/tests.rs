@@ -46,7 +46,7 @@ fn requested(packet: &[u8]) -> Option<(Offer, Vec<u8>)> {
 }
 
 fn to(hop: u16) -> ReplyTarget {
-    ReplyTarget { conn: 9, token: offer().token, hop }
+    ReplyTarget { conn: 9, token: offer().token.get(), hop }
 }
 
 fn receives(connector: &mut Connector, now: Nanos, packet: &[u8], from: &str) -> Option<ConnectOutcome> {

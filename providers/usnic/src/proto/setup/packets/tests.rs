@@ -11,7 +11,21 @@ fn guards() -> [PacketGuard; 2] {
 }
 
 fn an_offer() -> Offer {
-    Offer { ord: 3, ird: 4, credits: 5, window_kib: 6, mtu: 9000, ..Offer::new(9, &mut TestRandom::new(1)) }
+    an_offer_with(0)
+}
+
+/// Returns the offer of a packet with private data of this length.
+fn an_offer_with(private: usize) -> Offer {
+    let private = (private as u16).into();
+    Offer {
+        private,
+        ord: 3.into(),
+        ird: 4.into(),
+        credits: 5.into(),
+        window_kib: 6.into(),
+        mtu: 9000.into(),
+        ..Offer::new(9, &mut TestRandom::new(1))
+    }
 }
 
 const TO: ReplyTarget = ReplyTarget { conn: 3, token: 4, hop: 5 };
@@ -30,7 +44,7 @@ fn answers(guard: &PacketGuard) -> Vec<(Vec<u8>, Option<u16>, SetupReply<'static
     let mut all = vec![
         (Some(TO.hop), SetupReply::Again(ticket)),
         (Some(TO.hop), SetupReply::Pending),
-        (None, SetupReply::Accept(an_offer(), private)),
+        (None, SetupReply::Accept(an_offer_with(MAX_PRIVATE), private)),
         (None, SetupReply::Accept(an_offer(), b"")),
     ];
     use RejectReason::*;
@@ -54,7 +68,7 @@ fn put(guard: &PacketGuard, answer: &SetupReply<'_>) -> Vec<u8> {
 
 #[test]
 fn wire_records_have_no_padding() {
-    assert_eq!((size_of::<RequestHead>(), size_of::<WireOffer>(), size_of::<CookiePacket>()), (32, 52, 24));
+    assert_eq!((size_of::<RequestHead>(), size_of::<Offer>(), size_of::<CookiePacket>()), (32, 52, 24));
     assert_eq!((size_of::<RejectPacket>(), size_of::<Withdrawal>(), size_of::<Fin>()), (16, 12, 8));
 }
 
@@ -72,8 +86,11 @@ fn requests_round_trip_and_replies_are_at_most_twice_as_long() {
             );
             let mut buffer = Vec::new();
             let rest = request(&guard, &packet, &mut buffer).expect("the packet is not truncated");
-            assert_eq!(requester(rest), Some((9, an_offer().token)));
-            assert_eq!(offer(rest), Some((an_offer(), &private[..length.min(MAX_PRIVATE)])));
+            assert_eq!(requester(rest), Some((9, an_offer().token.get())));
+            assert_eq!(
+                offer(rest),
+                Some((an_offer_with(length.min(MAX_PRIVATE)), &private[..length.min(MAX_PRIVATE)]))
+            );
         }
         for shorter in [1, SHORTER, SHORTER + 1] {
             let mut packet = Vec::new();
@@ -129,7 +146,7 @@ fn damaged_requests_and_withdrawals_are_rejected() {
         let mut leaves = Vec::new();
         put_withdrawal(&guard, &RequestHead::new(77, 2, None), &an_offer(), &mut TestRandom::new(4), &mut leaves);
         assert_eq!(request_head(&leaves).map(|request_head| request_head.qual()), Some(77));
-        assert_eq!(withdrawal(&guard, &leaves), Some((9, an_offer().token)));
+        assert_eq!(withdrawal(&guard, &leaves), Some((9, an_offer().token.get())));
         assert!(!is_unknown(&guard, &leaves));
         let asks = a_request(&guard, b"private");
         let is_request =
@@ -153,7 +170,7 @@ fn unknown_connection_is_reset_with_number_and_token() {
         let mut packet = Vec::new();
         put_unknown(&guard, &an_offer(), &mut TestRandom::new(5), &mut packet);
         let (head, _) = wire::head(&packet).expect("the packet has a complete header");
-        assert_eq!((head.conn.get(), head.token.get()), (9, an_offer().token));
+        assert_eq!((head.conn.get(), head.token.get()), (9, an_offer().token.get()));
         assert!(is_unknown(&guard, &packet) && request_head(&packet).is_none());
         for bit in 0..packet.len() * 8 {
             let mut bad = packet.clone();
@@ -162,7 +179,7 @@ fn unknown_connection_is_reset_with_number_and_token() {
         }
         // The Reset of an established connection is the same packet without the flag, sealed or not.
         let mut ends = Vec::new();
-        let head = PacketHeader::new(Kind::Reset, 0, 9, an_offer().token);
+        let head = PacketHeader::new(Kind::Reset, 0, 9, an_offer().token.get());
         guard.seal(head, &[], &[], &mut TestRandom::new(5), &mut ends);
         assert!(!is_unknown(&guard, &ends) && !is_unknown(&guard, head.as_bytes()));
     }
@@ -170,15 +187,15 @@ fn unknown_connection_is_reset_with_number_and_token() {
 
 #[test]
 fn invalid_offers_are_rejected() {
-    let bytes = |change: fn(&mut WireOffer), private: usize| {
+    let bytes = |change: fn(&mut Offer), private: usize| {
         let mut out = Vec::new();
         put_offer(&an_offer(), &[], &mut out);
-        let mut offered = WireOffer::read_from_bytes(&out).expect("an encoded offer can be decoded");
+        let mut offered = Offer::read_from_bytes(&out).expect("an encoded offer can be decoded");
         change(&mut offered);
         [offered.as_bytes(), &vec![0; private]].concat()
     };
     assert!(offer(&bytes(|_| {}, 0)).is_some());
-    type Change = fn(&mut WireOffer);
+    type Change = fn(&mut Offer);
     let bad: [(Change, usize); 7] = [
         (|it| it.conn = 0.into(), 0),
         (|it| it.token = 0.into(), 0),
@@ -248,7 +265,7 @@ proptest! {
         let head = PacketHeader { kind, ..PacketHeader::new(Kind::Accept, 0, 3, 4) };
         guard.seal(head, &[], &rest, &mut TestRandom::new(7), &mut packet);
         if let Some((_, SetupReply::Accept(offer, private))) = decode_reply(guard, &packet, &mut Vec::new()) {
-            prop_assert!(private.len() <= MAX_PRIVATE && offer.conn != 0 && offer.token != 0 && offer.mtu >= MIN_MTU);
+            prop_assert!(private.len() <= MAX_PRIVATE && offer.conn != 0 && offer.token != 0 && offer.mtu.get() >= MIN_MTU);
         }
         let _ = (withdrawal(guard, &packet), is_unknown(guard, &packet), offer(&rest), requester(&rest));
     }

@@ -45,8 +45,22 @@ impl Random for TestRandom {
 #[test]
 fn both_offers_limit_the_agreed_parameters() {
     let mut dice = TestRandom::new(1);
-    let own_offer = Offer { ord: 9, ird: 1, credits: 3, window_kib: 10, mtu: 1500, ..Offer::new(1, &mut dice) };
-    let peer_offer = Offer { ord: 5, ird: 4, credits: 6, window_kib: 20, mtu: 1400, ..Offer::new(2, &mut dice) };
+    let own_offer = Offer {
+        ord: 9.into(),
+        ird: 1.into(),
+        credits: 3.into(),
+        window_kib: 10.into(),
+        mtu: 1500.into(),
+        ..Offer::new(1, &mut dice)
+    };
+    let peer_offer = Offer {
+        ord: 5.into(),
+        ird: 4.into(),
+        credits: 6.into(),
+        window_kib: 20.into(),
+        mtu: 1400.into(),
+        ..Offer::new(2, &mut dice)
+    };
     let peer = "10.0.0.2:700".parse().expect("the literal is a valid address");
     let terms = |psk: Option<Psk>, own_offer: &Offer, peer_offer: &Offer, dice: &mut TestRandom| {
         let agreed = Setup::new(SetupConfig::default(), psk).compute_terms(own_offer, peer_offer, peer, true, dice);
@@ -56,8 +70,8 @@ fn both_offers_limit_the_agreed_parameters() {
     let made = terms(None, &own_offer, &peer_offer, &mut dice);
     assert_eq!((made.ord, made.ird, made.credits, made.peer_window_kib, made.mtu_ceiling), (4, 1, 6, 20, 1400));
     for (ours_has, theirs_has) in [(true, true), (true, false), (false, true), (false, false)] {
-        let [own_offer, peer_offer] =
-            [(own_offer, ours_has), (peer_offer, theirs_has)].map(|(it, extensions)| Offer { extensions, ..it });
+        let [own_offer, peer_offer] = [(own_offer, ours_has), (peer_offer, theirs_has)]
+            .map(|(it, has)| Offer { features: u16::from(has).into(), ..it });
         assert_eq!(terms(None, &own_offer, &peer_offer, &mut dice).extensions, ours_has && theirs_has);
     }
     let sealed = terms(Psk::new(&[7; 16]), &own_offer, &peer_offer, &mut dice);

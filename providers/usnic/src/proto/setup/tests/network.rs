@@ -125,13 +125,14 @@ impl SetupSim {
     pub(crate) fn client_with(&mut self, setup: Arc<Setup>, qual: u64) -> usize {
         let index = self.clients.len();
         self.next_conn += 1;
-        let offer = Offer { ord: 4, ird: 2, mtu: 1500, ..Offer::new(self.next_conn, &mut self.dice) };
+        let offer =
+            Offer { ord: 4.into(), ird: 2.into(), mtu: 1500.into(), ..Offer::new(self.next_conn, &mut self.dice) };
         let (server, private) = (server_at(WELL_KNOWN), vec![index as u8; index * 7 % (MAX_PRIVATE + 1)]);
         let connector = Connector::new(setup, server, qual, offer, &private, self.now);
         self.clients.push(Client {
             at: client_at(index),
             connector,
-            own_offer: (offer.conn, offer.token),
+            own_offer: (offer.conn.get(), offer.token.get()),
             confirming: None,
             agreed: None,
             outcome: None,
@@ -359,10 +360,11 @@ impl SetupSim {
 
     fn accept(&mut self, id: RequestId) {
         self.next_conn += 1;
-        let offer = Offer { ord: 1, ird: 3, mtu: 9000, ..Offer::new(self.next_conn, &mut self.dice) };
+        let offer =
+            Offer { ord: 1.into(), ird: 3.into(), mtu: 9000.into(), ..Offer::new(self.next_conn, &mut self.dice) };
         match self.acceptor.accept(self.now, id, &offer, b"welcome", &mut self.dice) {
             Some(agreed) => {
-                self.conns.insert(offer.conn, Accepted { agreed, id, established: false });
+                self.conns.insert(offer.conn.get(), Accepted { agreed, id, established: false });
             }
             None => assert!(self.left.contains(&id), "an accept fails only if the client has withdrawn its request"),
         }
