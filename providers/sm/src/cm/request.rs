@@ -10,7 +10,7 @@ use dapl::provider::{ConnId, ConnRequest};
 
 use crate::cm::setup;
 use crate::device::Device;
-use crate::proto::handshake::{RejectData, ReplyResult};
+use crate::proto::handshake::{MAX_REJECT_DATA, ReplyResult};
 use crate::qp::Qp;
 
 /// A connection request that dapl holds until the consumer decides.
@@ -37,7 +37,7 @@ impl ConnectionRequest {
 
 impl Drop for ConnectionRequest {
     fn drop(&mut self) {
-        self.refuse(ReplyResult::Rejected);
+        self.refuse(ReplyResult::Rejected(Vec::new()));
     }
 }
 
@@ -47,7 +47,7 @@ impl ConnRequest for ConnectionRequest {
     fn accept(self, qp: &Self::Qp, private_data: &[u8], conn: ConnId) -> Result<()> {
         self.is_decided.store(true, Ordering::Release);
         setup::accept(&self.device, self.id, qp.0.clone(), private_data, conn)
-            .inspect_err(|_| setup::refuse(&self.device, self.id, ReplyResult::Rejected))
+            .inspect_err(|_| setup::refuse(&self.device, self.id, ReplyResult::Rejected(Vec::new())))
     }
 
     /// Redirects the client to the listener on `qual`, which may be in another process.
@@ -62,7 +62,7 @@ impl ConnRequest for ConnectionRequest {
     }
 
     fn reject(self, private_data: &[u8]) {
-        let data = RejectData::new(private_data).filter(|data| !data.bytes().is_empty());
-        self.refuse(data.map_or(ReplyResult::Rejected, ReplyResult::RejectedWith));
+        let data = if private_data.len() > MAX_REJECT_DATA { &[] } else { private_data };
+        self.refuse(ReplyResult::Rejected(data.to_vec()));
     }
 }

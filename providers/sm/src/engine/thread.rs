@@ -293,7 +293,7 @@ impl Engine {
         match datagram {
             Datagram::Request { id, params, private_data } => self.handle_request(id, params, private_data, received),
             Datagram::Reply { client, server, token, result, accepted } => {
-                if self.is_reply_expected(client, token, result, &received.from) {
+                if self.is_reply_expected(client, token, &result, &received.from) {
                     self.handle_reply(client, server, result, accepted, received);
                 } else if let ReplyResult::Accepted = result {
                     // This process has ended the attempt, or the attempt belongs to an earlier process with the same
@@ -317,10 +317,10 @@ impl Engine {
 
     /// Whether a reply from `from` belongs to an attempt of this process: the attempt has this id, peer and token. A
     /// reply with `NotUnderstood` has no token.
-    fn is_reply_expected(&self, id: u32, token: u64, result: ReplyResult, from: &Path) -> bool {
+    fn is_reply_expected(&self, id: u32, token: u64, result: &ReplyResult, from: &Path) -> bool {
         let connections = self.device.connections.lock();
         let attempt = connections.by_id.get(&id).filter(|a| a.peer == from);
-        attempt.is_some_and(|a| a.machine.token == token || result == ReplyResult::NotUnderstood)
+        attempt.is_some_and(|a| a.machine.token == token || *result == ReplyResult::NotUnderstood)
     }
 
     fn handle_request(&mut self, peer_id: u32, params: ConnectParams, private_data: Vec<u8>, received: SetupDatagram) {
@@ -382,7 +382,7 @@ impl Engine {
                 }
                 (MachineAction::Ended(event, private_data), Some(qp), Some(link)) => match qp.peer_ended(link) {
                     Some(true) => self.device.sink.event(link.conn, ConnectionEvent::Broken, &[]),
-                    Some(false) => self.device.sink.event(link.conn, event, private_data.bytes()),
+                    Some(false) => self.device.sink.event(link.conn, event, &private_data),
                     None => {}
                 },
                 _ => {}

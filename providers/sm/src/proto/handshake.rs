@@ -13,18 +13,20 @@ use super::offer::STAGING_BYTES;
 pub(crate) const VERSION: u8 = 1;
 /// Maximum length in bytes of the private data of a request or an accepting reply.
 pub(crate) const MAX_PRIVATE: usize = 256;
+/// Maximum length in bytes of the private data of a rejection.
+pub(crate) const MAX_REJECT_DATA: usize = 144;
 /// Maximum length of a datagram in bytes.
 pub(crate) const MAX_DATAGRAM: usize = 8 + ConnectParams::LEN + MAX_PRIVATE;
 
 /// The server's answer to a connection request, in [`Datagram::Reply`].
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum ReplyResult {
     /// Accepted; connection parameters and private data follow.
     Accepted,
     /// The server's consumer has not decided yet. The client repeats its request later.
     Pending,
-    /// The consumer rejected the request, freed it undecided, or failed to accept it.
-    Rejected,
+    /// The consumer rejected the request, with private data or without, freed it undecided, or failed to accept it.
+    Rejected(Vec<u8>),
     /// There is no listener, the listener could not take the request (for example because its EVD is full), or the
     /// server's table of connections is full.
     NoListener,
@@ -33,45 +35,19 @@ pub(crate) enum ReplyResult {
     NotUnderstood,
     /// The consumer has handed the request off to the listener on this qualifier.
     HandedOff(u64),
-    /// The consumer rejected the request, with private data.
-    RejectedWith(RejectData),
-}
-
-/// Private data of a rejection, in an array, so that a [`ReplyResult`] can be copied.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct RejectData {
-    length: u8,
-    bytes: [u8; RejectData::MAX],
-}
-
-impl RejectData {
-    /// Maximum length in bytes of the private data of a rejection.
-    pub(crate) const MAX: usize = 144;
-    pub(crate) const NONE: RejectData = RejectData { length: 0, bytes: [0; Self::MAX] };
-
-    /// Returns `None` if `data` is longer than [`Self::MAX`].
-    pub(crate) fn new(data: &[u8]) -> Option<Self> {
-        let mut bytes = [0; Self::MAX];
-        bytes.get_mut(..data.len())?.copy_from_slice(data);
-        Some(RejectData { length: u8::try_from(data.len()).ok()?, bytes })
-    }
-
-    pub(crate) fn bytes(&self) -> &[u8] {
-        &self.bytes[..usize::from(self.length)]
-    }
 }
 
 impl ReplyResult {
     /// Returns the code of the result on the wire.
-    fn code(self) -> u8 {
+    fn code(&self) -> u8 {
         match self {
             ReplyResult::Accepted => 0,
             ReplyResult::Pending => 1,
-            ReplyResult::Rejected => 2,
+            ReplyResult::Rejected(data) if data.is_empty() => 2,
             ReplyResult::NoListener => 3,
             ReplyResult::NotUnderstood => 4,
             ReplyResult::HandedOff(_) => 5,
-            ReplyResult::RejectedWith(_) => 6,
+            ReplyResult::Rejected(_) => 6,
         }
     }
 }
@@ -323,8 +299,8 @@ impl Datagram {
                         out.extend(qual.to_le_bytes());
                     }
                     out.extend(token.to_le_bytes());
-                    if let ReplyResult::RejectedWith(data) = result {
-                        out.extend(data.bytes());
+                    if let ReplyResult::Rejected(data) = result {
+                        out.extend(data);
                     }
                 }
             }
@@ -394,34 +370,28 @@ impl Datagram {
         }
         let id = u32::from_le_bytes([header[4], header[5], header[6], header[7]]);
         let params = ConnectParams::decode_from(&mut bytes)?;
-        Ok(Datagram::Request { id, params, private_data: bytes.private_data()? })
+        Ok(Datagram::Request { id, params, private_data: bytes.private_data(MAX_PRIVATE)? })
     }
 
     fn reply(client: u32, result: u8, server: u32, mut bytes: FieldReader<'_>) -> Result<Self, DecodeError> {
         let result = match result {
             0 => ReplyResult::Accepted,
             1 => ReplyResult::Pending,
-            2 => ReplyResult::Rejected,
+            2 => ReplyResult::Rejected(Vec::new()),
             3 => ReplyResult::NoListener,
             4 => ReplyResult::NotUnderstood,
             5 => ReplyResult::HandedOff(u64::from_le_bytes(bytes.array()?)),
             6 => {
                 let token = bytes.word()?;
-                let data = RejectData::new(bytes.0).ok_or(DecodeError::PrivateData)?;
-                return Ok(Datagram::Reply {
-                    client,
-                    server,
-                    token,
-                    result: ReplyResult::RejectedWith(data),
-                    accepted: None,
-                });
+                let result = ReplyResult::Rejected(bytes.private_data(MAX_REJECT_DATA)?);
+                return Ok(Datagram::Reply { client, server, token, result, accepted: None });
             }
             other => return Err(DecodeError::Result(other)),
         };
         let (token, accepted) = match result {
             ReplyResult::Accepted => {
                 let params = ConnectParams::decode_from(&mut bytes)?;
-                (params.token, Some((params, bytes.private_data()?)))
+                (params.token, Some((params, bytes.private_data(MAX_PRIVATE)?)))
             }
             ReplyResult::NotUnderstood if bytes.0.is_empty() => (0, None),
             _ => (bytes.last_u64()?, None),
@@ -455,8 +425,8 @@ impl FieldReader<'_> {
         if self.0.is_empty() { Ok(value) } else { Err(DecodeError::Trailing) }
     }
 
-    fn private_data(self) -> Result<Vec<u8>, DecodeError> {
-        if self.0.len() > MAX_PRIVATE { Err(DecodeError::PrivateData) } else { Ok(self.0.to_vec()) }
+    fn private_data(self, max: usize) -> Result<Vec<u8>, DecodeError> {
+        if self.0.len() > max { Err(DecodeError::PrivateData) } else { Ok(self.0.to_vec()) }
     }
 }
 

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use dapl::provider::ConnectionEvent;
 use dapl_software::listener_retry;
 
-use super::handshake::{Datagram, RejectData, ReplyResult};
+use super::handshake::{Datagram, ReplyResult};
 use super::liveness::Liveness;
 
 /// First interval after which a datagram is sent again because the peer's socket queue was full. The interval doubles
@@ -156,7 +156,7 @@ pub(crate) enum MachineAction {
     Established(Vec<u8>),
     /// The attempt or connection ended. Deliver the messages that have arrived, flush all other work, and report this
     /// event. The private data are those of a rejection by the peer's consumer, and are empty for all other events.
-    Ended(ConnectionEvent, RejectData),
+    Ended(ConnectionEvent, Vec<u8>),
 }
 
 /// The next state, and the actions for the caller in order.
@@ -322,8 +322,7 @@ impl ConnectionMachine {
             // Server id 0: no listener has the request, so the lookup is repeated. Otherwise the request was passed to
             // a listener that could not take it, for example because its EVD was full, and the attempt ends.
             ReplyResult::NoListener if server == 0 => self.retry_lookup(attempt, now),
-            ReplyResult::Rejected => closed(ConnectionEvent::PeerRejected),
-            ReplyResult::RejectedWith(data) => {
+            ReplyResult::Rejected(data) => {
                 (MachineState::Closed, vec![MachineAction::Ended(ConnectionEvent::PeerRejected, data)])
             }
             ReplyResult::NoListener | ReplyResult::NotUnderstood | ReplyResult::HandedOff(_) => {
@@ -341,7 +340,7 @@ impl ConnectionMachine {
             }
             MachineInput::Refuse(result) => {
                 self.due = Some(now + REJECT_LINGER);
-                (MachineState::Refused(result), vec![self.reply(result)])
+                (MachineState::Refused(result.clone()), vec![self.reply(result)])
             }
             MachineInput::Gone => (MachineState::Abandoned, vec![]),
             MachineInput::Close => (MachineState::Closed, vec![]),
@@ -394,7 +393,7 @@ impl ConnectionMachine {
 
     fn refused(&mut self, result: ReplyResult, input: MachineInput) -> Transition {
         match input {
-            MachineInput::Repeated => (MachineState::Refused(result), vec![self.reply(result)]),
+            MachineInput::Repeated => (MachineState::Refused(result.clone()), vec![self.reply(result)]),
             MachineInput::Deadline | MachineInput::Gone | MachineInput::Close => (MachineState::Closed, vec![]),
             _ => (MachineState::Refused(result), vec![]),
         }
@@ -431,7 +430,7 @@ impl ConnectionMachine {
 
 /// Returns the action that reports `event` without private data.
 fn ended(event: ConnectionEvent) -> MachineAction {
-    MachineAction::Ended(event, RejectData::NONE)
+    MachineAction::Ended(event, Vec::new())
 }
 
 /// Closes the attempt or connection, and reports `event` without private data.

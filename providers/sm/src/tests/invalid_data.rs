@@ -242,7 +242,7 @@ fn invalid_handshake_datagrams_are_rejected_or_ignored() {
     for forged in [
         Datagram::Ack { client: 1, server: 1, token: 0 },
         Datagram::Reset { from: 1, to: 1, token: 0 },
-        Datagram::Reply { client: 1, server: 1, token: 0, result: ReplyResult::Rejected, accepted: None },
+        Datagram::Reply { client: 1, server: 1, token: 0, result: ReplyResult::Rejected(Vec::new()), accepted: None },
     ] {
         client.socket.send(&victim, &forged.encode(), &[]).unwrap();
         client.socket.send(a.ia.device.endpoint.path(), &forged.encode(), &[]).unwrap();
@@ -322,7 +322,9 @@ fn reply_for_an_earlier_end_point_is_ignored() {
         client.socket.send(a.ia.device.endpoint.path(), &reply.encode(), fds).unwrap();
     };
     let old = asked.token ^ 1;
-    for result in [ReplyResult::Rejected, ReplyResult::NoListener, ReplyResult::HandedOff(7), ReplyResult::Accepted] {
+    for result in
+        [ReplyResult::Rejected(Vec::new()), ReplyResult::NoListener, ReplyResult::HandedOff(7), ReplyResult::Accepted]
+    {
         reply(old, result);
     }
     // The last of the four replies accepts, so the engine answers it with a reset. When the reset arrives, the engine

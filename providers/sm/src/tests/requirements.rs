@@ -87,7 +87,7 @@ fn unanswered_request_is_repeated_and_a_second_reply_is_ignored() {
     let reply = |result| Datagram::Reply { client: *id, server: 3, token: params.token, result, accepted: None };
     // The second of two equal replies is ignored.
     for _ in 0..2 {
-        let bytes = reply(ReplyResult::Rejected).encode();
+        let bytes = reply(ReplyResult::Rejected(Vec::new())).encode();
         client.socket.send(a.ia.device.endpoint.path(), &bytes, &[]).unwrap();
     }
     assert_eq!(a.sink.next(conn(1)), SinkEvent::Other("peer rejected"));

@@ -37,7 +37,7 @@ fn all() -> Vec<Datagram> {
         },
         Datagram::Reply { client: 1, server: 2, token: 3, result: ReplyResult::Pending, accepted: None },
         Datagram::Reply { client: 1, server: 2, token: 3, result: ReplyResult::HandedOff(u64::MAX), accepted: None },
-        Datagram::Reply { client: 1, server: 2, token: 3, result: rejected(&[7; RejectData::MAX]), accepted: None },
+        Datagram::Reply { client: 1, server: 2, token: 3, result: rejected(&[7; MAX_REJECT_DATA]), accepted: None },
         Datagram::Reply { client: 1, server: 2, token: 3, result: rejected(b"full"), accepted: None },
         Datagram::Reply { client: 1, server: 0, token: 0, result: ReplyResult::NotUnderstood, accepted: None },
         Datagram::Ack { client: 1, server: 2, token: 3 },
@@ -56,7 +56,7 @@ fn all() -> Vec<Datagram> {
 }
 
 fn rejected(data: &[u8]) -> ReplyResult {
-    ReplyResult::RejectedWith(RejectData::new(data).unwrap())
+    ReplyResult::Rejected(data.to_vec())
 }
 
 #[test]

@@ -64,10 +64,10 @@ fn name(state: &MachineState) -> String {
 
 fn brief(action: &MachineAction) -> String {
     match action {
-        MachineAction::Send(Datagram::Reply { result, .. }) => format!("{result:?}"),
+        MachineAction::Send(Datagram::Reply { result, .. }) => format!("{result:?}").replace("([])", ""),
         MachineAction::Send(Datagram::Reset { .. }) => "Reset".to_string(),
         MachineAction::Established(_) => "Established".to_string(),
-        MachineAction::Ended(event, RejectData::NONE) => format!("Ended({event:?})"),
+        MachineAction::Ended(event, data) if data.is_empty() => format!("Ended({event:?})"),
         other => format!("{other:?}"),
     }
 }
@@ -83,14 +83,14 @@ fn inputs() -> Vec<(&'static str, MachineInput)> {
         ("no peer", MachineInput::Sent(DatagramDelivery::NoPeer)),
         ("accepted", reply(ReplyResult::Accepted)),
         ("pending", reply(ReplyResult::Pending)),
-        ("rejected", reply(ReplyResult::Rejected)),
+        ("rejected", reply(ReplyResult::Rejected(Vec::new()))),
         ("no listener", reply(ReplyResult::NoListener)),
         ("handed off", reply(ReplyResult::HandedOff(8))),
         ("joined", MachineInput::Joined(vec![])),
         ("join failed", MachineInput::JoinFailed),
         ("repeated", MachineInput::Repeated),
         ("accept", MachineInput::Accept(accepting())),
-        ("refuse", MachineInput::Refuse(ReplyResult::Rejected)),
+        ("refuse", MachineInput::Refuse(ReplyResult::Rejected(Vec::new()))),
         ("ack", MachineInput::Ack),
         ("alive", MachineInput::Alive),
         ("deadline", MachineInput::Deadline),
@@ -149,7 +149,7 @@ fn connection_machine_transitions_match_the_table() {
         &|| offered(now),
         &|| after(offered(now), &[MachineInput::Accept(accepting())], now),
         &|| after(offered(now), &[MachineInput::Accept(accepting()), MachineInput::Ack], now),
-        &|| after(offered(now), &[MachineInput::Refuse(ReplyResult::Rejected)], now),
+        &|| after(offered(now), &[MachineInput::Refuse(ReplyResult::Rejected(Vec::new()))], now),
         &|| after(offered(now), &[MachineInput::Gone], now),
     ];
     let mut table = String::new();
@@ -203,9 +203,9 @@ fn request_carries_its_token_and_qualifier() {
 #[test]
 fn rejection_is_reported_with_its_private_data() {
     let now = Instant::now();
-    let data = RejectData::new(b"full").unwrap();
+    let data = b"full".to_vec();
     assert_eq!(
-        requested(now).handle(reply(ReplyResult::RejectedWith(data)), now),
+        requested(now).handle(reply(ReplyResult::Rejected(data.clone())), now),
         [MachineAction::Ended(ConnectionEvent::PeerRejected, data)]
     );
 }
@@ -281,7 +281,7 @@ fn reply_is_repeated_until_give_up() {
 #[test]
 fn rejection_is_repeated_until_its_deadline() {
     let now = Instant::now();
-    let mut machine = after(offered(now), &[MachineInput::Refuse(ReplyResult::Rejected)], now);
+    let mut machine = after(offered(now), &[MachineInput::Refuse(ReplyResult::Rejected(Vec::new()))], now);
     let repeated = machine.handle(MachineInput::Repeated, now);
     assert_eq!(repeated.iter().map(brief).collect::<Vec<_>>(), ["Rejected"]);
     assert_eq!(machine.due, Some(now + REJECT_LINGER));
