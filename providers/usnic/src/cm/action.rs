@@ -10,7 +10,6 @@ use dapl::runtime::handle::ObjectId;
 use super::secrets::OsRandom;
 use crate::device::Device;
 use crate::net::send::SendBatch;
-use crate::net::sockaddr::SockAddr;
 use crate::net::socket::Socket;
 use crate::proto::setup::accept::RequestId;
 use crate::proto::setup::{HandshakeResult, Offer};
@@ -68,6 +67,6 @@ pub(super) fn offer(device: &Device, number: u32, caps: QpCaps, peer: SocketAddr
 /// in the network.
 pub(super) fn send(batch: &mut SendBatch, socket: &Socket, to: SocketAddr) {
     batch.end_packet();
-    batch.send(socket, &SockAddr::of(to));
+    batch.send(socket, to);
     batch.clear();
 }

@@ -134,7 +134,6 @@ unsafe fn error(message: &libc::msghdr) -> Option<(libc::sock_extended_err, Opti
 mod tests {
     use super::*;
     use crate::net::send::SendBatch;
-    use crate::net::sockaddr::SockAddr;
     use crate::net::socket::test_config;
 
     #[test]
@@ -145,8 +144,8 @@ mod tests {
             let mut batch = SendBatch::default();
             batch.header_buffer().extend(b"hello");
             batch.end_packet();
-            let to = SockAddr::of(closed);
-            assert_eq!(batch.send(&socket, &to), Default::default());
+            let to = closed;
+            assert_eq!(batch.send(&socket, to), Default::default());
             let mut missed = Vec::new();
             read(&socket, |one| missed.push(one));
             let quote = b"hello".to_vec();
@@ -205,7 +204,7 @@ mod tests {
         let mut send = |to| {
             batch.header_buffer().extend(b"hello");
             batch.end_packet();
-            batch.send(&socket, &SockAddr::of(to))
+            batch.send(&socket, to)
         };
         send(closed);
         assert_eq!(send(peer.local), Default::default());

@@ -9,12 +9,13 @@
 //! registered when the packets are sent later.
 
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd};
 
 use dapl::provider::Region;
 use dapl_software::memory::user_copy::{self, MappingChecker, RegisteredRange};
+use rustix::net::SocketAddrAny;
 
-use super::sockaddr::SockAddr;
 use super::socket::Socket;
 
 /// Maximum number of packets in a batch: the limit of the kernel for a GSO batch.
@@ -174,7 +175,8 @@ impl SendBatch {
     }
 
     /// Sends the remaining packets. Afterwards the batch is empty, unless the outcome is `is_blocked`.
-    pub(crate) fn send(&mut self, socket: &Socket, to: &SockAddr) -> SendOutcome {
+    pub(crate) fn send(&mut self, socket: &Socket, to: SocketAddr) -> SendOutcome {
+        let to = &SocketAddrAny::from(to);
         let mut outcome = SendOutcome::default();
         while self.sent < self.packets.len() {
             let run = self.gso_run();
@@ -219,7 +221,7 @@ impl SendBatch {
     }
 
     /// Sends a GSO batch. Returns false if the socket or another queue of this host is full.
-    fn send_gso(&mut self, socket: &Socket, to: &SockAddr, run: usize, outcome: &mut SendOutcome) -> bool {
+    fn send_gso(&mut self, socket: &Socket, to: &SocketAddrAny, run: usize, outcome: &mut SendOutcome) -> bool {
         let segment = self.packets[self.sent].length;
         let range = self.first_part(self.sent)..self.packets[self.sent + run - 1].end;
         let mut control = SegmentControl::new(segment as u16);
@@ -259,7 +261,7 @@ impl SendBatch {
 
     /// Sends `count` packets without GSO, several per call of `sendmmsg`. Returns false if the socket or another queue
     /// of this host is full.
-    fn send_each(&mut self, socket: &Socket, to: &SockAddr, count: usize, outcome: &mut SendOutcome) -> bool {
+    fn send_each(&mut self, socket: &Socket, to: &SocketAddrAny, count: usize, outcome: &mut SendOutcome) -> bool {
         let end = (self.sent + count).min(self.packets.len());
         while self.sent < end {
             let (first, next) = (self.first_part(self.sent), self.sent..end);
@@ -389,11 +391,11 @@ impl SegmentControl {
     }
 }
 
-fn header(parts: &mut [libc::iovec], to: &SockAddr, control: Option<&mut SegmentControl>) -> libc::msghdr {
+fn header(parts: &mut [libc::iovec], to: &SocketAddrAny, control: Option<&mut SegmentControl>) -> libc::msghdr {
     // SAFETY: all fields of `msghdr` are integers or nullable pointers, so all-zero bytes are valid.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_name = to.as_ptr().cast_mut().cast();
-    message.msg_namelen = to.len();
+    message.msg_namelen = to.addr_len();
     message.msg_iov = parts.as_mut_ptr();
     message.msg_iovlen = parts.len() as _;
     if let Some(control) = control {

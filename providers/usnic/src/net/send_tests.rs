@@ -88,7 +88,7 @@ fn batches_arrive_complete_and_in_order() {
     for address in ["127.0.0.1:0", "[::1]:0"] {
         for (gso, gro) in [(true, true), (true, false), (false, true), (false, false)] {
             let (socket, peer) = pair(&SocketConfig { gso, gro, ..test_config(address) });
-            let to = SockAddr::of(peer.local);
+            let to = peer.local;
             let mut batch = SendBatch::default();
             for lengths in [&MIXED[..], &[1000; 60], &[5], &[1000, 1000, 1000, 1000, 0]] {
                 let memory = payloads(lengths);
@@ -97,7 +97,7 @@ fn batches_arrive_complete_and_in_order() {
                     (batch.unsent(), batch.bytes()),
                     (lengths.len(), lengths.iter().sum::<usize>() + 2 * lengths.len())
                 );
-                assert_eq!(batch.send(&socket, &to), SendOutcome::default());
+                assert_eq!(batch.send(&socket, to), SendOutcome::default());
                 assert!(batch.is_empty() && batch.unsent() == 0);
                 assert_eq!(
                     take(&peer).0,
@@ -120,11 +120,11 @@ fn gso_batch_arrives_as_one_gro_batch() {
     let memory = payloads(&[1000; 60]);
     let mut batch = SendBatch::default();
     fill(&mut batch, &memory);
-    batch.send(&socket, &SockAddr::of(peer.local));
+    batch.send(&socket, peer.local);
     let (packets, parts) = take(&peer);
     assert_eq!((packets.len(), parts), (60, 1));
     fill(&mut batch, &memory);
-    batch.send(&socket, &SockAddr::of(peer.local));
+    batch.send(&socket, peer.local);
     assert_eq!(take(&peer).1, 1);
 }
 
@@ -135,7 +135,7 @@ fn failed_gso_send_disables_gso_and_all_packets_arrive() {
     let mut batch = SendBatch::default();
     fill(&mut batch, &memory);
     fail_gso_with(Some(libc::EIO));
-    assert_eq!(batch.send(&socket, &SockAddr::of(peer.local)), SendOutcome::default());
+    assert_eq!(batch.send(&socket, peer.local), SendOutcome::default());
     fail_gso_with(None);
     assert!(!socket.has_gso(), "a failed GSO send disables GSO");
     assert_eq!(take(&peer).0, whole(&memory), "all packets arrive without GSO");
@@ -144,7 +144,7 @@ fn failed_gso_send_disables_gso_and_all_packets_arrive() {
 #[test]
 fn oversized_packet_is_reported_and_other_packets_are_sent() {
     let (socket, peer) = pair(&test_config("127.0.0.1:0"));
-    let to = SockAddr::of(peer.local);
+    let to = peer.local;
     let memory = payloads(&[100, 100, 100]);
     let large = vec![1; MAX_BYTES - 1];
     let mut batch = SendBatch::default();
@@ -153,7 +153,7 @@ fn oversized_packet_is_reported_and_other_packets_are_sent() {
     // SAFETY: `large` outlives the batch.
     unsafe { batch.memory(large.as_ptr(), large.len()) };
     batch.end_packet();
-    assert_eq!(batch.send(&socket, &to), SendOutcome { too_large: Some(MAX_BYTES + 1), ..SendOutcome::default() });
+    assert_eq!(batch.send(&socket, to), SendOutcome { too_large: Some(MAX_BYTES + 1), ..SendOutcome::default() });
     assert!(batch.is_empty());
     assert_eq!((take(&peer).0, socket.has_gso()), (whole(&memory), true));
 }
@@ -172,7 +172,7 @@ fn packet_with_unmapped_memory_is_reported_by_index() {
     // SAFETY: `memory` outlives the batch.
     unsafe { batch.memory(memory[4].as_ptr(), 100) };
     batch.end_packet();
-    let outcome = batch.send(&socket, &SockAddr::of(peer.local));
+    let outcome = batch.send(&socket, peer.local);
     assert_eq!(outcome, SendOutcome { fault: Some(3), ..SendOutcome::default() });
     let all = whole(&memory);
     let others = [&all[..3], &all[4..]].concat();
@@ -182,27 +182,27 @@ fn packet_with_unmapped_memory_is_reported_by_index() {
 #[test]
 fn unsent_packets_are_copied_when_the_socket_is_full() {
     let (socket, peer) = pair(&test_config("127.0.0.1:0"));
-    let to = SockAddr::of(peer.local);
+    let to = peer.local;
     let mut batch = SendBatch::default();
     let memory = payloads(&MIXED);
     fill(&mut batch, &memory);
     let all = whole(&memory);
     stop_after(Some(2));
-    assert!(batch.send(&socket, &to).is_blocked);
+    assert!(batch.send(&socket, to).is_blocked);
     let left = batch.unsent();
     assert!(left > 0 && left < MIXED.len() && !batch.is_empty());
     drop(memory);
-    assert!(batch.send(&socket, &to).is_blocked, "the send is still blocked");
+    assert!(batch.send(&socket, to).is_blocked, "the send is still blocked");
     assert_eq!(batch.unsent(), left);
     stop_after(None);
-    assert_eq!(batch.send(&socket, &to), SendOutcome::default());
+    assert_eq!(batch.send(&socket, to), SendOutcome::default());
     assert_eq!((take(&peer).0, batch.is_empty()), (all, true), "each packet arrives exactly once");
 }
 
 #[test]
 fn unsent_packet_with_unmapped_memory_is_dropped() {
     let (socket, peer) = pair(&test_config("127.0.0.1:0"));
-    let to = SockAddr::of(peer.local);
+    let to = peer.local;
     let mut batch = SendBatch::default();
     let memory = payloads(&[50, 60, 70]);
     fill(&mut batch, &memory[..1]);
@@ -212,10 +212,10 @@ fn unsent_packet_with_unmapped_memory_is_dropped() {
     batch.end_packet();
     fill(&mut batch, &memory[1..2]);
     stop_after(Some(0));
-    let outcome = batch.send(&socket, &to);
+    let outcome = batch.send(&socket, to);
     assert_eq!((outcome.is_blocked, outcome.fault, batch.unsent()), (true, Some(1), 2));
     stop_after(None);
-    assert_eq!(batch.send(&socket, &to), SendOutcome::default());
+    assert_eq!(batch.send(&socket, to), SendOutcome::default());
     let sent = [whole(&memory[..1]), whole(&memory[1..2])].concat();
     assert_eq!(take(&peer).0, sent);
 }
@@ -235,7 +235,7 @@ fn batch_accepts_exactly_its_maximum_of_bytes_parts_and_packets() {
     }
     assert!(!batch.has_capacity(1, 1), "the batch is full");
     let (socket, peer) = pair(&test_config("127.0.0.1:0"));
-    assert_eq!(batch.send(&socket, &SockAddr::of(peer.local)), SendOutcome::default());
+    assert_eq!(batch.send(&socket, peer.local), SendOutcome::default());
     assert_eq!(take(&peer).0, vec![vec![0; 1000]; MAX_PACKETS]);
 }
 
@@ -243,17 +243,17 @@ fn batch_accepts_exactly_its_maximum_of_bytes_parts_and_packets() {
 fn packets_dropped_by_the_kernel_are_counted() {
     let (socket, _) = pair(&test_config("127.0.0.1:0"));
     let peer = Socket::open(&SocketConfig { receive_buffer: 8192, ..test_config("127.0.0.1:0") }).unwrap();
-    let to = SockAddr::of(peer.local);
+    let to = peer.local;
     let mut batch = SendBatch::default();
     let memory = payloads(&[1000; 60]);
     for _ in 0..20 {
         fill(&mut batch, &memory);
-        batch.send(&socket, &to);
+        batch.send(&socket, to);
     }
     let first = take(&peer).0.len();
     // Without SO_MEMINFO, the kernel reports the count of drops only with the next packet.
     fill(&mut batch, &memory[..1]);
-    batch.send(&socket, &to);
+    batch.send(&socket, to);
     assert_eq!(take(&peer).0.len(), 1);
     // Depending on its version, the kernel counts a dropped GSO batch as one drop, or counts its packets.
     assert!(
@@ -276,7 +276,7 @@ fn two_threads_can_send_on_one_socket() {
                     batch.header_buffer().extend([number; 100]);
                     batch.end_packet();
                 }
-                assert_eq!(batch.send(&socket, &SockAddr::of(to)), SendOutcome::default());
+                assert_eq!(batch.send(&socket, to), SendOutcome::default());
             }
         })
     });
@@ -308,6 +308,6 @@ fn discarded_packet_is_not_sent() {
     batch.header_buffer().extend(b"last");
     batch.end_packet();
     assert_eq!((batch.unsent(), batch.bytes()), (2, 9));
-    assert_eq!(batch.send(&socket, &SockAddr::of(peer.local)), SendOutcome::default());
+    assert_eq!(batch.send(&socket, peer.local), SendOutcome::default());
     assert_eq!(take(&peer).0, [b"first".to_vec(), b"last".to_vec()]);
 }

@@ -2,9 +2,8 @@
 
 use std::mem::MaybeUninit;
 
-use rustix::net::SendFlags;
+use rustix::net::{SendFlags, SocketAddrAny};
 
-use super::sockaddr::SockAddr;
 use super::socket::Socket;
 
 /// Size of the buffer in bytes. Longer packets are sent by `send`, without copying the payload.
@@ -58,7 +57,7 @@ impl Socket {
     /// Sends a packet. Returns false if the call failed. The caller then sends the packet as a batch, which handles
     /// errors.
     #[inline(always)]
-    pub(crate) fn send_packet(&self, packet: &[u8], to: &SockAddr) -> bool {
+    pub(crate) fn send_packet(&self, packet: &[u8], to: &SocketAddrAny) -> bool {
         #[cfg(test)]
         if !super::send::may_call(false) {
             return false;

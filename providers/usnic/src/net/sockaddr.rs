@@ -1,16 +1,6 @@
-//! Conversion of socket addresses between the kernel's format and that of the standard library.
+//! Conversion of socket addresses that the kernel has written. `rustix::net::SocketAddrAny` is for the other direction.
 
-use std::mem::MaybeUninit;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
-
-use rustix::net::addr::{SocketAddrArg, SocketAddrLen, SocketAddrOpaque};
-
-/// A socket address of IPv4 or IPv6, in the kernel's format.
-#[derive(Clone, Copy)]
-pub(crate) struct SockAddr {
-    raw: RawSockAddr,
-    length: libc::socklen_t,
-}
 
 /// A buffer for a socket address. All fields of the address types are integers, so any bytes are valid.
 #[derive(Clone, Copy)]
@@ -24,49 +14,6 @@ pub(crate) union RawSockAddr {
 impl RawSockAddr {
     /// An all-zero buffer.
     pub(crate) const EMPTY: RawSockAddr = RawSockAddr { bytes: [0; size_of::<libc::sockaddr_in6>()] };
-}
-
-impl SockAddr {
-    pub(crate) fn of(address: SocketAddr) -> Self {
-        match address {
-            SocketAddr::V4(v4) => {
-                // SAFETY: all fields of `sockaddr_in` are integers, so all-zero bytes are valid.
-                let mut raw: libc::sockaddr_in = unsafe { MaybeUninit::zeroed().assume_init() };
-                raw.sin_family = libc::AF_INET as libc::sa_family_t;
-                raw.sin_port = v4.port().to_be();
-                raw.sin_addr.s_addr = u32::from_ne_bytes(v4.ip().octets());
-                let mut storage = RawSockAddr::EMPTY;
-                storage.v4 = raw;
-                SockAddr { raw: storage, length: size_of_val(&raw) as libc::socklen_t }
-            }
-            SocketAddr::V6(v6) => {
-                // SAFETY: all fields of `sockaddr_in6` are integers, so all-zero bytes are valid.
-                let mut raw: libc::sockaddr_in6 = unsafe { MaybeUninit::zeroed().assume_init() };
-                raw.sin6_family = libc::AF_INET6 as libc::sa_family_t;
-                raw.sin6_port = v6.port().to_be();
-                raw.sin6_addr.s6_addr = v6.ip().octets();
-                raw.sin6_scope_id = v6.scope_id();
-                SockAddr { raw: RawSockAddr { v6: raw }, length: size_of_val(&raw) as libc::socklen_t }
-            }
-        }
-    }
-
-    /// Returns a pointer for a system call, which is valid as long as `self`.
-    pub(crate) fn as_ptr(&self) -> *const libc::sockaddr {
-        (&raw const self.raw).cast()
-    }
-
-    pub(crate) fn len(&self) -> libc::socklen_t {
-        self.length
-    }
-}
-
-// SAFETY: pointer and length are those of the address in `self`, which is in the kernel's format.
-unsafe impl SocketAddrArg for SockAddr {
-    #[inline(always)]
-    unsafe fn with_sockaddr<R>(&self, call: impl FnOnce(*const SocketAddrOpaque, SocketAddrLen) -> R) -> R {
-        call(self.as_ptr().cast(), self.len())
-    }
 }
 
 /// Converts an address that the kernel has written. Returns `None` for another address family or too few bytes.
@@ -90,25 +37,36 @@ pub(crate) fn read(raw: &RawSockAddr, length: libc::socklen_t) -> Option<SocketA
 
 #[cfg(test)]
 mod tests {
+    use rustix::net::SocketAddrAny;
+
     use super::*;
+
+    fn raw(address: SocketAddr) -> (RawSockAddr, libc::socklen_t) {
+        let (address, mut raw) = (SocketAddrAny::from(address), RawSockAddr::EMPTY);
+        let length = address.addr_len();
+        // SAFETY: this number of bytes of the address is initialized, and the buffer has space for an IPv6 address.
+        unsafe { (&raw mut raw).cast::<u8>().copy_from(address.as_ptr().cast(), length as usize) };
+        (raw, length)
+    }
 
     #[test]
     fn address_conversion_round_trips() {
         for text in ["127.0.0.1:1", "192.0.2.255:65535", "[::1]:17471", "[2001:db8::1]:2"] {
             let address: SocketAddr = text.parse().unwrap();
-            let name = SockAddr::of(address);
-            assert_eq!(read(&name.raw, name.length), Some(address));
+            let (raw, length) = raw(address);
+            assert_eq!(read(&raw, length), Some(address));
         }
         let scoped: SocketAddr = SocketAddrV6::new("fe80::1".parse().unwrap(), 7, 0, 3).into();
-        assert_eq!(read(&SockAddr::of(scoped).raw, SockAddr::of(scoped).length), Some(scoped));
+        let (raw, length) = raw(scoped);
+        assert_eq!(read(&raw, length), Some(scoped));
     }
 
     #[test]
     fn short_or_unknown_addresses_return_none() {
-        let v6 = SockAddr::of("[::1]:1".parse().unwrap());
-        assert_eq!(read(&v6.raw, v6.length - 1), None);
-        assert_eq!(read(&RawSockAddr::EMPTY, v6.length), None);
-        let v4 = SockAddr::of("1.2.3.4:1".parse().unwrap());
-        assert_eq!(read(&v4.raw, v4.length - 1), None);
+        let (v6, length) = raw("[::1]:1".parse().unwrap());
+        assert_eq!(read(&v6, length - 1), None);
+        assert_eq!(read(&RawSockAddr::EMPTY, length), None);
+        let (v4, length) = raw("1.2.3.4:1".parse().unwrap());
+        assert_eq!(read(&v4, length - 1), None);
     }
 }

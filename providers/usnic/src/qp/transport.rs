@@ -11,13 +11,13 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use dapl::provider::{ConnId, Segment, Status, Token, Work};
+use rustix::net::SocketAddrAny;
 
 use crate::memory::regions::RegistrationGuards;
 use crate::net::errors::{DeliveryError, DeliveryErrorKind};
 use crate::net::receive::PacketRun;
 use crate::net::send::{SendBatch, SendOutcome};
 use crate::net::short_packet::ShortPacket;
-use crate::net::sockaddr::SockAddr;
 use crate::net::socket::Socket;
 use crate::proto::congestion::Algorithm;
 use crate::proto::conn::{AfterShortSend, Conn, ConnCallbacks, ConnConfig, OutgoingPacket, Payload, UnsentPacket};
@@ -52,7 +52,7 @@ pub(crate) struct Transport {
     /// Packets that a full socket did not accept, their destination, and the time of the next attempt.
     blocked: Option<(SendBatch, SocketAddr, Nanos)>,
     /// Destination of short packets, also in the kernel's format. Valid while short sends are permitted.
-    short_to: (SocketAddr, SockAddr),
+    short_to: (SocketAddr, SocketAddrAny),
 }
 
 /// Buffers for building a batch. They belong to a thread, so that idle connections need no buffers.
@@ -89,7 +89,7 @@ impl Transport {
             seal: params.agreed.seal,
             headers,
             blocked: None,
-            short_to: (terms.peer, SockAddr::of(terms.peer)),
+            short_to: (terms.peer, SocketAddrAny::from(terms.peer)),
         }
     }
 
@@ -201,7 +201,7 @@ impl Transport {
         let may = self.seal.is_none() && self.blocked.is_none() && self.conn.permit_short(now, length, most);
         let peer = self.conn.peer();
         if self.short_to.0 != peer {
-            self.short_to = (peer, SockAddr::of(peer)); // The peer's address has changed.
+            self.short_to = (peer, SocketAddrAny::from(peer)); // The peer's address has changed.
         }
         may
     }
@@ -228,7 +228,7 @@ impl Transport {
                 return;
             }
             // The batch contains copies of the payload, so no request can fail here. Missing acks reveal lost packets.
-            let SendOutcome { is_blocked, overflows, .. } = batch.send(&self.socket, &SockAddr::of(to));
+            let SendOutcome { is_blocked, overflows, .. } = batch.send(&self.socket, to);
             if overflows {
                 self.conn.overflowed(now);
             }
@@ -349,8 +349,7 @@ impl Transport {
         now: Nanos,
         host: &mut impl ConnCallbacks<QpContext>,
     ) {
-        let SendOutcome { is_blocked, overflows, too_large, fault, .. } =
-            scratch.batch.send(&self.socket, &SockAddr::of(to));
+        let SendOutcome { is_blocked, overflows, too_large, fault, .. } = scratch.batch.send(&self.socket, to);
         if let Some(bytes) = too_large {
             self.conn.too_large(now, bytes.saturating_sub(1));
         }

@@ -17,7 +17,6 @@ use crate::device::{Device, now};
 use crate::net::errors::{DeliveryError, DeliveryErrorKind};
 use crate::net::receive::PacketRun;
 use crate::net::send::SendBatch;
-use crate::net::sockaddr::SockAddr;
 use crate::proto::Nanos;
 use crate::proto::schedule::PendingWork;
 use crate::proto::wire::{self, Kind, PacketHeader};
@@ -199,7 +198,7 @@ impl ConnectionHandler for FakeQp {
                 batch.header_buffer().extend(packet);
                 batch.end_packet();
             }
-            batch.send(socket, &SockAddr::of(agreed.terms.peer));
+            batch.send(socket, agreed.terms.peer);
         }
         self.events.record(Recorded::Served);
         drop(opened);
