@@ -15,7 +15,7 @@ use dapl::provider::{SrqSink, SrqSpec, Token};
 use dapl::stats::watermark::LowWatermark;
 use parking_lot::Mutex;
 
-use crate::engine::queue::{EngineQueue, Notify};
+use crate::engine::queue::EngineQueue;
 use crate::memory::scatter_gather::Segments;
 
 /// A posted receive that no connection uses yet.
@@ -58,8 +58,8 @@ struct SrqState<W: ?Sized> {
 
 impl<W, J> SrqCore<W, J>
 where
-    W: ?Sized + Send + Sync + 'static,
-    J: From<Arc<dyn Notify>> + Send + 'static,
+    W: ?Sized,
+    J: From<Weak<dyn SrqSink>>,
 {
     /// Creates a queue. Errors: `Exhausted(Srq)` if `queue_count` has reached `max_queues`.
     pub fn new(
@@ -91,7 +91,7 @@ where
 
     /// Sets the low watermark. The sink is notified once, as soon as the queue has fewer than `limit` receives, or
     /// immediately if it already has fewer.
-    pub fn watch(self: &Arc<Self>, limit: u32) {
+    pub fn watch(&self, limit: u32) {
         let mut state = self.state.lock();
         state.low = LowWatermark::new(limit);
         let count = state.buffers.len();
@@ -136,7 +136,7 @@ where
     }
 
     /// Removes and returns the first receive. On success, also removes `waiter` from the queue of waiters.
-    pub fn take(self: &Arc<Self>, waiter: &Weak<W>) -> Option<SrqRecv> {
+    pub fn take(&self, waiter: &Weak<W>) -> Option<SrqRecv> {
         let mut state = self.state.lock();
         let buffer = self.pop(&mut state)?;
         state.waiters.retain(|known| !known.ptr_eq(waiter));
@@ -144,7 +144,7 @@ where
     }
 
     /// Removes and returns the first receive. If there is none, adds `waiter` to the queue of waiters.
-    pub fn take_or_wait(self: &Arc<Self>, waiter: &Weak<W>) -> Option<SrqRecv> {
+    pub fn take_or_wait(&self, waiter: &Weak<W>) -> Option<SrqRecv> {
         let mut state = self.state.lock();
         let buffer = self.pop(&mut state);
         if buffer.is_none() {
@@ -176,7 +176,7 @@ where
         self.available.store(state.buffers.len() as u32, Ordering::Release);
     }
 
-    fn pop(self: &Arc<Self>, state: &mut SrqState<W>) -> Option<SrqRecv> {
+    fn pop(&self, state: &mut SrqState<W>) -> Option<SrqRecv> {
         let buffer = state.buffers.pop_front()?;
         let count = state.buffers.len();
         self.available.store(count as u32, Ordering::Release);
@@ -184,9 +184,9 @@ where
         Some(buffer)
     }
 
-    fn check_low(self: &Arc<Self>, count: usize, low: &mut LowWatermark) {
+    fn check_low(&self, count: usize, low: &mut LowWatermark) {
         if low.check(count as u32) {
-            self.jobs.push(J::from(self.clone() as Arc<dyn Notify>));
+            self.jobs.push(J::from(self.sink.clone()));
         }
     }
 }
@@ -198,14 +198,6 @@ impl<W: ?Sized> SrqState<W> {
 
     fn pop_waiter(&mut self) -> Option<Arc<W>> {
         std::iter::from_fn(|| self.waiters.pop_front()).find_map(|waiter| waiter.upgrade())
-    }
-}
-
-impl<W: ?Sized + Send + Sync, J: Send> Notify for SrqCore<W, J> {
-    fn notify(&self) {
-        if let Some(sink) = self.sink.upgrade() {
-            sink.low();
-        }
     }
 }
 

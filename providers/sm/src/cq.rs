@@ -21,7 +21,6 @@ use dapl::runtime::cancel;
 use dapl::runtime::empty_check::EmptyCheck;
 use dapl::runtime::pooled::Pooled;
 use dapl_software::cq::CompletionList;
-use dapl_software::engine::queue::Notify;
 use parking_lot::{Mutex, MutexGuard};
 
 pub(crate) use active::PolledConnection;
@@ -80,9 +79,9 @@ impl Cq {
 impl CqCore {
     /// Adds a completion to the queue, and queues a notification if the queue is armed.
     #[inline(never)]
-    pub(crate) fn push(self: &Arc<Self>, completion: Completion) {
+    pub(crate) fn push(&self, completion: Completion) {
         if self.ready.push(completion) {
-            self.jobs.push(Job::Notify(self.clone()));
+            self.jobs.push(Job::Notify(self.sink.clone()));
         }
     }
 
@@ -181,14 +180,6 @@ pub(crate) struct EnginePass<'a>(&'a CqCore);
 impl Drop for EnginePass<'_> {
     fn drop(&mut self) {
         self.0.empty_check.end_pass();
-    }
-}
-
-impl Notify for CqCore {
-    fn notify(&self) {
-        if let Some(sink) = self.sink.upgrade() {
-            sink.notify();
-        }
     }
 }
 

@@ -12,7 +12,6 @@ use std::sync::{Arc, Weak};
 use dapl::error::Result;
 use dapl::provider::{ArmMode, Completion, CompletionQueue, CqSink};
 use dapl_software::cq::CompletionList;
-use dapl_software::engine::queue::Notify;
 
 use crate::engine::jobs::Job;
 use crate::engine::progress::EngineProgress;
@@ -35,17 +34,9 @@ impl Cq {
 
 impl CqCore {
     /// Adds the completion of a work request, and notifies the consumer if the queue is armed.
-    pub(crate) fn push(self: &Arc<Self>, completion: Completion) {
+    pub(crate) fn push(&self, completion: Completion) {
         if self.ready.push(completion) {
-            self.progress.device.jobs.push(Job::Notify(self.clone()));
-        }
-    }
-}
-
-impl Notify for CqCore {
-    fn notify(&self) {
-        if let Some(sink) = self.sink.upgrade() {
-            sink.notify();
+            self.progress.device.jobs.push(Job::Notify(self.sink.clone()));
         }
     }
 }
@@ -168,8 +159,8 @@ mod tests {
 
     fn answer(jobs: &Jobs) {
         for job in jobs.drain_jobs() {
-            if let Job::Notify(queue) = job {
-                queue.notify();
+            if let Job::Notify(sink) = job {
+                sink.upgrade().inspect(|sink| sink.notify());
             }
         }
     }

@@ -164,8 +164,8 @@ mod tests {
         srq.watch(2).unwrap();
         let notify = || {
             for job in jobs.drain_jobs() {
-                if let Job::Notify(queue) = job {
-                    queue.notify();
+                if let Job::LowSrq(sink) = job {
+                    sink.upgrade().unwrap().low();
                 }
             }
             sink.0.load(Ordering::Relaxed)

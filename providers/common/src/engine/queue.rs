@@ -13,12 +13,6 @@ use dapl::error::{Error, Resource, Result};
 use parking_lot::Mutex;
 use rustix::event::EventfdFlags;
 
-/// A provider object that the engine thread uses to notify the object layer.
-pub trait Notify: Send + Sync {
-    /// Notifies the object layer, which may run any of its callbacks.
-    fn notify(&self);
-}
-
 /// A queue of jobs of type `J`, and the eventfd that wakes the engine thread.
 pub struct EngineQueue<J> {
     /// `None` after `close`, which drops the jobs. Jobs refer to objects, and objects refer to this queue, so without

@@ -1,11 +1,11 @@
 //! The jobs of the engine thread. Any thread may queue a job; only the engine takes them.
 #![forbid(unsafe_code)]
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
-use dapl::provider::{ConnId, ConnectionEvent};
+use dapl::provider::{ConnId, ConnectionEvent, CqSink, SrqSink};
 use dapl::runtime::handle::ObjectId;
-use dapl_software::engine::queue::{EngineQueue, Notify};
+use dapl_software::engine::queue::EngineQueue;
 use dapl_software::memory::refused::RefusedAccess;
 
 /// The engine's job queue.
@@ -13,7 +13,7 @@ pub(crate) type Jobs = EngineQueue<Job>;
 
 /// A completion queue, as the engine uses it. It is a trait, because completion queues push jobs and jobs contain
 /// completion queues.
-pub(crate) trait EngineQueueClient: Notify {
+pub(crate) trait EngineQueueClient: Send + Sync {
     /// Called every tick while a thread polls the queue. `last`: number of polls at the previous call, which this call
     /// updates. Returns false if there was no poll since then.
     fn tick(&self, last: &mut u32) -> bool;
@@ -21,9 +21,10 @@ pub(crate) trait EngineQueueClient: Notify {
 
 /// What the engine thread must do, queued by another thread or by itself.
 pub(crate) enum Job {
-    /// Notify the consumer: an armed completion queue has a completion, or a shared receive queue has fewer receives
-    /// than its low watermark.
-    Notify(Arc<dyn Notify>),
+    /// Notify the consumer: an armed completion queue has a completion.
+    Notify(Weak<dyn CqSink>),
+    /// A shared receive queue has fewer receives than its low watermark.
+    LowSrq(Weak<dyn SrqSink>),
     /// Report that the outstanding receives of this EP exceed its soft high watermark.
     ManyRecvs(ObjectId),
     /// A thread has begun to poll this completion queue: call its `tick` every tick.
@@ -47,8 +48,8 @@ pub(crate) enum Job {
     Stop,
 }
 
-impl From<Arc<dyn Notify>> for Job {
-    fn from(object: Arc<dyn Notify>) -> Self {
-        Job::Notify(object)
+impl From<Weak<dyn SrqSink>> for Job {
+    fn from(sink: Weak<dyn SrqSink>) -> Self {
+        Job::LowSrq(sink)
     }
 }

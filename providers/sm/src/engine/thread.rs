@@ -119,7 +119,8 @@ impl Engine {
     fn run_jobs(&mut self) {
         for job in self.device.jobs.drain_jobs() {
             match job {
-                Job::Notify(queue) => queue.notify(),
+                Job::Notify(sink) => _ = sink.upgrade().inspect(|sink| sink.notify()),
+                Job::LowSrq(sink) => _ = sink.upgrade().inspect(|sink| sink.low()),
                 Job::ManyRecvs(ep) => self.device.sink.many_recvs(ep),
                 Job::Watch(cq) => {
                     self.watched.push((cq, 0));

@@ -5,19 +5,21 @@
 //! only for rare events.
 #![forbid(unsafe_code)]
 
-use std::sync::Arc;
+use std::sync::Weak;
 
-use dapl::provider::{ConnId, ConnectionEvent};
+use dapl::provider::{ConnId, ConnectionEvent, CqSink, SrqSink};
 use dapl::runtime::handle::ObjectId;
-use dapl_software::engine::queue::{EngineQueue, Notify};
+use dapl_software::engine::queue::EngineQueue;
 use dapl_software::memory::refused::RefusedAccess;
 use dapl_software::overdue::OverdueSend;
 
 pub(crate) type Jobs = EngineQueue<Job>;
 
 pub(crate) enum Job {
-    /// An armed completion queue has a completion, or a shared receive queue is below its low watermark.
-    Notify(Arc<dyn Notify>),
+    /// An armed completion queue has a completion.
+    Notify(Weak<dyn CqSink>),
+    /// A shared receive queue has fewer receives than its low watermark.
+    LowSrq(Weak<dyn SrqSink>),
     /// The EP has more receives in use than its soft high watermark.
     ManyRecvs(ObjectId),
     /// Reports an event of a connection or connection attempt.
@@ -33,8 +35,8 @@ pub(crate) enum Job {
     Stop,
 }
 
-impl From<Arc<dyn Notify>> for Job {
-    fn from(object: Arc<dyn Notify>) -> Self {
-        Job::Notify(object)
+impl From<Weak<dyn SrqSink>> for Job {
+    fn from(sink: Weak<dyn SrqSink>) -> Self {
+        Job::LowSrq(sink)
     }
 }

@@ -209,7 +209,8 @@ impl Engine {
     fn do_jobs(&mut self) {
         for job in self.device.jobs.drain_jobs() {
             match job {
-                Job::Notify(queue) => queue.notify(),
+                Job::Notify(sink) => _ = sink.upgrade().inspect(|sink| sink.notify()),
+                Job::LowSrq(sink) => _ = sink.upgrade().inspect(|sink| sink.low()),
                 Job::ManyRecvs(ep) => self.cm.sink.many_recvs(ep),
                 Job::Event(conn, event) => self.cm.sink.event(conn, event, &[]),
                 Job::Refused(access) => access.log(),
