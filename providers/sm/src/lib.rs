@@ -153,7 +153,7 @@ impl Provider for Sm {
 
     fn close(&self) {
         self.stopping.store(true, Ordering::Release);
-        self.device.jobs.push(engine::jobs::Job::Stop);
+        self.device.jobs.wake();
         let thread = self.thread.lock().take();
         thread.into_iter().for_each(thread::join);
         self.device.jobs.close();

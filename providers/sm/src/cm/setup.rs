@@ -182,7 +182,7 @@ fn finish(device: &Device, id: u32, step: SetupActions) {
             _ => {}
         }
     }
-    device.jobs.push(Job::Deadlines);
+    device.jobs.wake(); // The engine reads the deadlines again.
 }
 
 /// Starts a connection attempt: creates the local segments, and sends the request if a listener is found. Errors: the

@@ -42,10 +42,6 @@ pub(crate) enum Job {
     Event(ConnId, ConnectionEvent),
     /// Log a refused memory access.
     Refused(RefusedAccess),
-    /// Nothing to do: the job only wakes the engine, which then reads the deadlines again.
-    Deadlines,
-    /// End the engine thread, because the IA is being closed.
-    Stop,
 }
 
 impl From<Weak<dyn SrqSink>> for Job {

@@ -54,7 +54,6 @@ pub(crate) struct Engine {
     next_tick: Option<Instant>,
     next_alive: Option<Instant>,
     stalls: Stalls<u32>,
-    stop: bool,
 }
 
 impl Engine {
@@ -66,21 +65,13 @@ impl Engine {
         add(device.fifo.as_fd(), FIFO_KEY)?;
         add(device.socket.as_fd(), SOCKET_KEY)?;
         add(device.jobs.as_fd(), JOBS_KEY)?;
-        Ok(Engine {
-            device,
-            epoll,
-            watched: Vec::new(),
-            next_tick: None,
-            next_alive: None,
-            stalls: Stalls::default(),
-            stop: false,
-        })
+        Ok(Engine { device, epoll, watched: Vec::new(), next_tick: None, next_alive: None, stalls: Stalls::default() })
     }
 
     /// Runs until the IA is closed.
     pub(crate) fn run(mut self, stopping: &AtomicBool) {
         let mut events = Vec::with_capacity(64);
-        while !self.stop && !stopping.load(Ordering::Acquire) {
+        while !stopping.load(Ordering::Acquire) {
             self.add_pid_watches();
             events.clear();
             let timeout = self.timeout();
@@ -136,8 +127,6 @@ impl Engine {
                 }
                 Job::Event(conn, event) => self.device.sink.event(conn, event, &[]),
                 Job::Refused(access) => access.log(),
-                Job::Deadlines => {}
-                Job::Stop => self.stop = true,
             }
         }
     }

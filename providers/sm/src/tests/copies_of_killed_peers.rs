@@ -210,7 +210,7 @@ fn late_exit_report_ends_no_connection_of_a_new_process_with_that_id() {
     let pair = connected(&a, &b, 7, 10);
     let mine = std::process::id() as i32;
     a.ia.device.connections.lock().new_watches.push((mine, watch.clone()));
-    a.ia.device.jobs.push(crate::engine::jobs::Job::Deadlines);
+    a.ia.device.jobs.wake();
     // The engine has noticed the death before it receives this request.
     let late = connected(&a, &b, 8, 20);
     exchange_messages(&a, &b, &pair);
