@@ -5,7 +5,8 @@
 //! call acquires. So it queues its reports, and the reporter thread makes them.
 #![forbid(unsafe_code)]
 
-use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 
@@ -15,7 +16,7 @@ use dapl::provider::{
 };
 use dapl::runtime::handle::ObjectId;
 use dapl::runtime::thread;
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 
 use crate::cq::CompletionList;
 
@@ -36,23 +37,20 @@ pub enum Report<P: Provider> {
 /// The reports of an open adapter, and the thread that makes them.
 pub struct Reporter<P: Provider> {
     sink: Arc<dyn CmSink<P>>,
-    reports: Mutex<Reports<P>>,
-    more: Condvar,
+    /// The queue of reports, which ends with `None`.
+    reports: Sender<Option<Report<P>>>,
+    is_stopped: AtomicBool,
     thread: Mutex<Option<JoinHandle<()>>>,
-}
-
-struct Reports<P: Provider> {
-    queue: VecDeque<Report<P>>,
-    is_closed: bool,
 }
 
 impl<P: Provider> Reporter<P> {
     /// Starts the reporter thread of an adapter. `name` has at most 15 bytes, the limit of Linux for thread names.
     pub fn start(name: &str, spec: &IaSpec<'_>, sink: Arc<dyn CmSink<P>>) -> Result<Arc<Self>> {
-        let reports = Mutex::new(Reports { queue: VecDeque::new(), is_closed: false });
-        let reporter = Arc::new(Reporter { sink, reports, more: Condvar::new(), thread: Mutex::default() });
+        let (reports, queue) = mpsc::channel();
+        let (is_stopped, thread) = (AtomicBool::new(false), Mutex::default());
+        let reporter = Arc::new(Reporter { sink, reports, is_stopped, thread });
         let running = reporter.clone();
-        let thread = thread::spawn(name, move || running.run()).map_err(|error| {
+        let thread = thread::spawn(name, move || running.run(&queue)).map_err(|error| {
             log::error!("{}: cannot start thread {name}: {error}; allow more processes (ulimit -u)", spec.name);
             Error::Exhausted(Resource::Device)
         })?;
@@ -62,29 +60,21 @@ impl<P: Provider> Reporter<P> {
 
     /// Queues a report for the thread. After `stop`, drops the report.
     pub fn report(&self, report: Report<P>) {
-        let mut reports = self.reports.lock();
-        if !reports.is_closed {
-            reports.queue.push_back(report);
-            self.more.notify_one();
-        }
+        let _ = self.reports.send(Some(report));
     }
 
-    /// Drops the queued reports, and waits until the thread has ended.
+    /// Waits until the thread has dropped the queued reports and has ended.
     pub fn stop(&self) {
-        let mut reports = self.reports.lock();
-        reports.is_closed = true;
-        self.more.notify_one();
-        let rest = std::mem::take(&mut reports.queue);
-        drop(reports);
-        // The drop is made after the unlock, because dropping a request rejects it and may queue another report.
-        drop(rest);
+        self.is_stopped.store(true, Ordering::Release);
+        let _ = self.reports.send(None);
         let thread = self.thread.lock().take();
         thread.into_iter().for_each(thread::join);
     }
 
-    fn run(&self) {
-        while let Some(report) = self.next() {
+    fn run(&self, queue: &Receiver<Option<Report<P>>>) {
+        while let Ok(Some(report)) = queue.recv() {
             match report {
+                _ if self.is_stopped.load(Ordering::Acquire) => {}
                 // The sink returns a request that it refuses. Dropping the request rejects it.
                 Report::Request(listener, request, info) => drop(self.sink.request(listener, request, info)),
                 Report::Event(conn, event, private_data) => self.sink.event(conn, event, &private_data),
@@ -96,19 +86,6 @@ impl<P: Provider> Reporter<P> {
                     }
                 }
             }
-        }
-    }
-
-    fn next(&self) -> Option<Report<P>> {
-        let mut reports = self.reports.lock();
-        loop {
-            if reports.is_closed {
-                return None;
-            }
-            if let Some(report) = reports.queue.pop_front() {
-                return Some(report);
-            }
-            self.more.wait(&mut reports);
         }
     }
 }
