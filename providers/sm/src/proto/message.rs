@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 use dapl_software::memory::atomic::Atomic;
+use zerocopy::TryFromBytes;
 
 /// Size in bytes of a ring slot: two cache lines that the CPU fetches together.
 pub(crate) const SLOT: usize = 128;
@@ -14,7 +15,7 @@ pub(crate) const INLINE: usize = SLOT - 16;
 pub(crate) const LINE: usize = 64;
 
 /// Types of ring words. No type has the value 0, so that zeroed memory contains no message.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Eq, PartialEq, TryFromBytes)]
 #[repr(u8)]
 pub(crate) enum MessageKind {
     /// A fragment of a send. Its bytes are in the slot or in the message buffer.
@@ -100,22 +101,7 @@ impl Header {
 
     /// Decodes a word; `None` if it is invalid.
     pub(crate) fn decode(word: u32) -> Option<Self> {
-        let kind = match word & 0xF {
-            1 => MessageKind::Send,
-            2 => MessageKind::RmaWrite,
-            3 => MessageKind::RmaRead,
-            4 => MessageKind::RmaAck,
-            5 => MessageKind::SendNak,
-            6 => MessageKind::Offer,
-            7 => MessageKind::RequestStaging,
-            8 => MessageKind::SendImmediate,
-            9 => MessageKind::SendInvalidate,
-            10 => MessageKind::WriteImmediate,
-            11 => MessageKind::Atomic,
-            12 => MessageKind::AtomicAck,
-            13 => MessageKind::EagerWrite,
-            _ => return None,
-        };
+        let kind = MessageKind::try_read_from_bytes(&[word as u8 & 0xF]).ok()?;
         Some(Header {
             kind,
             first: word & 0x10 != 0,
