@@ -6,6 +6,8 @@
 //! numbers from a peer are consistent.
 #![forbid(unsafe_code)]
 
+use dapl::provider::Segment;
+
 use super::message::INLINE;
 
 /// Number of payload words of a slot after the total length.
@@ -23,34 +25,21 @@ const PAGE: u64 = 4096;
 /// cannot copy itself.
 pub(crate) const STAGING_BYTES: usize = 4 << 10;
 
-/// A segment of the sender's memory.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub(crate) struct OfferSegment {
-    pub(crate) key: u32,
-    pub(crate) length: u32,
-    pub(crate) address: u64,
-}
-
-impl OfferSegment {
-    pub(crate) fn encode(&self) -> [u64; 2] {
-        [u64::from(self.length) << 32 | u64::from(self.key), self.address]
-    }
-
-    fn decode(words: [u64; 2]) -> Self {
-        OfferSegment { key: words[0] as u32, length: (words[0] >> 32) as u32, address: words[1] }
-    }
+/// Encodes a segment of the sender's memory, whose length has at most 32 bits.
+pub(crate) fn encode_segment(segment: &Segment) -> [u64; 2] {
+    [segment.length << 32 | u64::from(segment.key), segment.address]
 }
 
 /// Returns the segments listed in a slot; `None` if there are none or too many, if one is empty, or if their lengths do
 /// not add up to the total.
-pub(crate) fn offer_segments(
-    count: u32,
-    total: u64,
-    words: [u64; WORDS],
-) -> Option<impl Iterator<Item = OfferSegment>> {
+pub(crate) fn offer_segments(count: u32, total: u64, words: [u64; WORDS]) -> Option<impl Iterator<Item = Segment>> {
     let count = usize::try_from(count).ok().filter(|count| (1..=MAX_SEGMENTS).contains(count))?;
-    let parts = move || (0..count).map(move |n| OfferSegment::decode([words[2 * n], words[2 * n + 1]]));
-    let sum: u64 = parts().map(|part| u64::from(part.length)).sum();
+    let part = move |n: usize| {
+        let [low, address] = [words[2 * n], words[2 * n + 1]];
+        Segment { key: low as u32, pad: 0, address, length: low >> 32 }
+    };
+    let parts = move || (0..count).map(part);
+    let sum: u64 = parts().map(|part| part.length).sum();
     (sum == total && parts().all(|part| part.length > 0)).then(parts)
 }
 
@@ -79,18 +68,19 @@ pub(crate) fn truncated_slot(slot: u64) -> u32 {
 mod tests {
     use super::*;
 
-    fn words(parts: &[OfferSegment]) -> [u64; WORDS] {
+    fn words(parts: &[Segment]) -> [u64; WORDS] {
         let mut words = [0; WORDS];
         for (n, part) in parts.iter().enumerate() {
-            words[2 * n..][..2].copy_from_slice(&part.encode());
+            words[2 * n..][..2].copy_from_slice(&encode_segment(part));
         }
         words
     }
 
     #[test]
     fn offer_round_trips() {
-        let list: Vec<_> =
-            (1..=MAX_SEGMENTS as u32).map(|n| OfferSegment { key: !n, length: n, address: u64::MAX - 1 }).collect();
+        let list: Vec<_> = (1..=MAX_SEGMENTS as u32)
+            .map(|n| Segment { key: !n, pad: 0, address: u64::MAX - 1, length: n.into() })
+            .collect();
         for count in 1..=MAX_SEGMENTS {
             let total = (1..=count as u64).sum();
             let found = offer_segments(count as u32, total, words(&list)).unwrap();
@@ -100,14 +90,14 @@ mod tests {
 
     #[test]
     fn inconsistent_offers_are_not_decoded() {
-        let part = OfferSegment { key: 1, length: u32::MAX, address: 8 };
+        let part = Segment { key: 1, pad: 0, address: 8, length: u32::MAX.into() };
         let list = words(&[part; MAX_SEGMENTS]);
         let total = u64::from(u32::MAX);
         assert!(offer_segments(1, total, list).is_some() && offer_segments(6, 6 * total, list).is_some());
         for (count, total) in [(0, 0), (1, total - 1), (1, total + 1), (2, total), (7, 7 * total), (u32::MAX, total)] {
             assert!(offer_segments(count, total, list).is_none(), "{count} {total}");
         }
-        let hollow = words(&[part, OfferSegment { length: 0, ..part }]);
+        let hollow = words(&[part, Segment { length: 0, ..part }]);
         assert!(offer_segments(2, total, hollow).is_none(), "an empty segment");
     }
 

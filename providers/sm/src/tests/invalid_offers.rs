@@ -9,15 +9,15 @@ use super::invalid_data::{exchange_messages, forge_fragment};
 use super::long_sends::send;
 use super::*;
 use crate::proto::message::{Header, MessageKind};
-use crate::proto::offer::{MAX_SEGMENTS, OfferSegment, encode_staged};
+use crate::proto::offer::{MAX_SEGMENTS, encode_segment, encode_staged};
 
 const LENGTH: u32 = 100_000;
 
 /// Writes a rendezvous offer to the first slot of the malicious peer's ring.
-fn forge_offer(malicious: &Qp, count: u32, total: u64, parts: &[OfferSegment]) {
+fn forge_offer(malicious: &Qp, count: u32, total: u64, parts: &[Segment]) {
     let link = malicious.0.link().unwrap();
     let words: Vec<u64> =
-        std::iter::once(total).chain(parts.iter().flat_map(OfferSegment::encode)).take(1 + 2 * MAX_SEGMENTS).collect();
+        std::iter::once(total).chain(parts.iter().flat_map(encode_segment)).take(1 + 2 * MAX_SEGMENTS).collect();
     for (n, word) in words.iter().enumerate() {
         link.area.word(link.geometry.requests_at() + 16 + n * 8).store(*word, Ordering::Relaxed);
     }
@@ -45,8 +45,8 @@ fn malformed_offer_ends_the_connection_and_inaccessible_memory_is_refused() {
     let (memory, other_pd) = (pattern(LENGTH as usize, 1), a.ia.alloc_pd().unwrap());
     let region = Region { address: memory.as_ptr() as u64, length: memory.len() as u64 };
     let (mr, other) = (a.register(&memory), a.ia.register(&other_pd, region, Access::default()).unwrap());
-    let fine = OfferSegment { key: mr.local_key(), length: LENGTH, address: region.address };
-    let half = OfferSegment { length: LENGTH / 2, ..fine };
+    let fine = Segment { key: mr.local_key(), pad: 0, address: region.address, length: LENGTH.into() };
+    let half = Segment { length: fine.length / 2, ..fine };
     let (broken, left) = (SinkEvent::Other("broken"), SinkEvent::Other("disconnected"));
     let total = u64::from(LENGTH);
     let invalid = [
@@ -54,18 +54,12 @@ fn malformed_offer_ends_the_connection_and_inaccessible_memory_is_refused() {
         ("too many segments", MAX_SEGMENTS as u32 + 1, total, vec![half; 6], &broken),
         ("a total that is too small", 1, total - 1, vec![fine], &broken),
         ("a total that is too large", 1, total + 1, vec![fine], &broken),
-        ("an empty segment", 3, total, vec![half, OfferSegment { length: 0, ..fine }, half], &broken),
-        ("no such key", 1, total, vec![OfferSegment { key: !fine.key, ..fine }], &left),
-        ("a key of another domain", 1, total, vec![OfferSegment { key: other.local_key(), ..fine }], &left),
-        (
-            "beyond its registration",
-            2,
-            total,
-            vec![half, OfferSegment { address: fine.address + 50_001, ..half }],
-            &left,
-        ),
-        ("a range that wraps", 1, total, vec![OfferSegment { address: u64::MAX - 7, ..fine }], &left),
-        ("a range below it", 1, total, vec![OfferSegment { address: 8, ..fine }], &left),
+        ("an empty segment", 3, total, vec![half, Segment { length: 0, ..fine }, half], &broken),
+        ("no such key", 1, total, vec![Segment { key: !fine.key, ..fine }], &left),
+        ("a key of another domain", 1, total, vec![Segment { key: other.local_key(), ..fine }], &left),
+        ("beyond its registration", 2, total, vec![half, Segment { address: fine.address + 50_001, ..half }], &left),
+        ("a range that wraps", 1, total, vec![Segment { address: u64::MAX - 7, ..fine }], &left),
+        ("a range below it", 1, total, vec![Segment { address: 8, ..fine }], &left),
     ];
     for (n, (what, count, total, parts, end)) in invalid.into_iter().enumerate() {
         let id = 100 + 2 * n;
@@ -101,7 +95,7 @@ fn staging_of_a_wrong_number_of_bytes_ends_the_connection() {
         malicious.0.link().unwrap().publish_staged(encode_staged(1, length));
         victim.post_recv(&[segment(&space_mr, &space)], token(2)).unwrap();
         // The test forges the offer, because the sender's own provider would answer the receiver's request to copy.
-        let part = OfferSegment { key: out_mr.local_key(), length: LENGTH, address: out.as_ptr() as u64 };
+        let part = Segment { key: out_mr.local_key(), pad: 0, address: out.as_ptr() as u64, length: LENGTH.into() };
         forge_offer(&malicious, 1, u64::from(LENGTH), &[part]);
         assert_eq!(b.completion().status, Status::Flushed, "{length}");
         assert_eq!(b.sink.next(conn(11)), SinkEvent::Other("broken"), "{length}");

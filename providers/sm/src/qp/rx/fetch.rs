@@ -114,7 +114,7 @@ impl RxRings {
         }
         let (mut list, mut count) = ([Segment::default(); MAX_SEGMENTS], 0);
         for (segment, part) in list.iter_mut().zip(parts) {
-            *segment = Segment { key: part.key, pad: 0, address: part.address, length: u64::from(part.length) };
+            *segment = part;
             count += 1;
         }
         let source = Segments::new(&list[..count]);

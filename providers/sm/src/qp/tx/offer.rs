@@ -17,7 +17,7 @@ use crate::delegation::CopyJob;
 use crate::memory::cma::{CopyError, Direction};
 use crate::memory::regions::AccessTarget;
 use crate::proto::message::{Header, MessageKind};
-use crate::proto::offer::{MAX_PART_BYTES, MAX_SEGMENTS, OfferSegment, STAGING_BYTES, encode_staged, truncated_slot};
+use crate::proto::offer::{MAX_PART_BYTES, MAX_SEGMENTS, STAGING_BYTES, encode_segment, encode_staged, truncated_slot};
 use crate::qp::context::{ConnectionFault, QpContext};
 use crate::qp::link::WAKE_ON_REQUESTS;
 use crate::qp::single_copy::{CopyMethod, SingleCopy};
@@ -49,8 +49,8 @@ impl TxRings {
         }
         fail_point!(OfferReserved);
         for (n, segment) in issue.request.segments.slice(0, total).enumerate() {
-            let length = u32::try_from(segment.length).ok()?;
-            let [low, high] = OfferSegment { key: segment.key, length, address: segment.address }.encode();
+            u32::try_from(segment.length).ok()?;
+            let [low, high] = encode_segment(&segment);
             self.requests.store_word(2 * n, low);
             self.requests.store_word(2 * n + 1, high);
         }
