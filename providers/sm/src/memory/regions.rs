@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use dapl::error::{Error, Result};
 use dapl::provider::{Region, Status};
 use dapl::runtime::sync::{AtomicU32, AtomicU64, Ordering, fence, yield_now};
-use dapl_software::memory::regions::{BASE, EntryWords, RegionStore, SLOTS, read_entry};
-use dapl_software::memory::rights::{AccessRight, KeyEntry};
+use dapl_software::memory::regions::{BASE, EntryWords, RIGHTS, RegionStore, SLOTS, read_entry};
+use dapl_software::memory::rights::{AccessRight, EXPORTED, KeyEntry};
 
 use crate::memory::backing::ExportedRegions;
 use crate::memory::knem::{ExportedRegion, Knem};
@@ -96,7 +96,9 @@ impl RegionStore for RegionTable {
         if let Some(knem) = &self.knem {
             knem.unexport(self.cookie(key).swap(0, Ordering::Relaxed));
         }
-        self.backings.unexport(key);
+        if self.words(key)[RIGHTS].load(Ordering::Relaxed) & EXPORTED != 0 {
+            self.backings.unexport(key);
+        }
     }
 
     fn is_in_use_by_peer(&self, key: u32) -> bool {
