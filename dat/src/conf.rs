@@ -123,7 +123,8 @@ impl Conf {
     }
 
     fn read_line(&mut self, place: LineNumber, line: &[u8]) {
-        let (tokens, broken) = tokens(line);
+        let (tokens, unclosed) = tokens(line);
+        let broken = lexical_error(&tokens, unclosed);
         if tokens.is_empty() && broken.is_none() {
             return;
         }
@@ -212,7 +213,7 @@ impl LineReader {
             self.remark(self.tokens[3].column, "default", "nondefault".to_owned(), "such a line is not used");
             return Ok(ParsedLine::Hidden("is marked nondefault", "write default instead"));
         }
-        let key = Key { name: name.text, major, minor, thread_safe };
+        let key = Key { name: name.text, major: major.into(), minor: minor.into(), thread_safe };
         Ok(ParsedLine::Kept(Record { key, library: library.text, params: params.text, place: self.place.clone() }))
     }
 
@@ -249,18 +250,18 @@ const DEFAULT: &str = "allowed is default or nondefault";
 const PROVIDER_VERSION: &str = "the usual form is id.major.minor (dapl.1.2)";
 
 /// Parses `u1.2` into (`u`, 1, 2). Only digits may precede and follow the dot.
-fn api_version(text: &[u8]) -> Option<(u8, u32, u32)> {
+pub fn api_version(text: &[u8]) -> Option<(u8, u16, u16)> {
     let (level, numbers) = text.split_first().filter(|(level, _)| matches!(level, b'u' | b'k'))?;
     let dot = numbers.iter().position(|byte| *byte == b'.')?;
     Some((*level, number(&numbers[..dot])?, number(&numbers[dot + 1..])?))
 }
 
 /// Parses decimal digits of a number that fits in 16 bits.
-fn number(digits: &[u8]) -> Option<u32> {
+fn number(digits: &[u8]) -> Option<u16> {
     if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
         return None;
     }
-    std::str::from_utf8(digits).ok()?.parse::<u16>().ok().map(u32::from)
+    std::str::from_utf8(digits).ok()?.parse().ok()
 }
 
 /// Whether the text has the form of `dapl.1.2`: an id without a dot, and two numbers.
@@ -295,12 +296,15 @@ fn quoted(text: &[u8]) -> String {
     format!("\"{shown}{}\"", if text.len() > 60 { "..." } else { "" })
 }
 
+/// A token of a line, which is one field.
 #[derive(Clone, Debug, Eq, PartialEq)]
-struct Token {
-    text: Vec<u8>,
-    column: usize,
+pub struct Token {
+    /// The value, without quotes.
+    pub text: Vec<u8>,
+    /// Column of the first byte, which may be a quote, counted from 1.
+    pub column: usize,
     /// The column after the token.
-    end: usize,
+    pub end: usize,
 }
 
 impl Token {
@@ -313,40 +317,41 @@ impl Token {
     }
 }
 
-/// Splits a line into tokens, up to a comment. Also returns an error if a quote is not closed or a token contains a NUL
-/// byte.
-fn tokens(line: &[u8]) -> (Vec<Token>, Option<LineError>) {
+/// Splits a line without its line end into tokens, up to a comment. Also returns the column of a quote that is not
+/// closed; the text after it has no tokens.
+pub fn tokens(line: &[u8]) -> (Vec<Token>, Option<usize>) {
     let mut tokens = Vec::new();
     let mut at = 0;
     while let Some(byte) = line.get(at) {
+        let column = at + 1;
         match byte {
             b' ' | b'\t' => at += 1,
             b'#' => break,
-            b'"' => match quoted_token(&line[at + 1..]) {
-                Some((text, used)) => {
-                    let column = at + 1;
-                    at += 1 + used;
-                    tokens.push(Token { text, column, end: at + 1 });
-                }
-                None => {
-                    let (field, found) = (FIELDS[tokens.len().min(8)], "a quote that is not closed".to_owned());
-                    let allowed = "it must end on the same line";
-                    return (tokens, Some(LineError { column: at + 1, field, found, allowed }));
-                }
-            },
+            b'"' => {
+                let Some((text, used)) = quoted_token(&line[at + 1..]) else { return (tokens, Some(column)) };
+                at += 1 + used;
+                tokens.push(Token { text, column, end: at + 1 });
+            }
             _ => {
                 let used = bare_token(&line[at..]);
-                let (text, column) = (line[at..at + used].to_vec(), at + 1);
+                let text = line[at..at + used].to_vec();
                 at += used;
                 tokens.push(Token { text, column, end: at + 1 });
             }
         }
     }
-    let nul = tokens.iter().position(|token| token.text.contains(&0)).map(|index| {
-        let (column, field) = (tokens[index].column, FIELDS[index.min(8)]);
-        LineError { column, field, found: "a NUL byte".to_owned(), allowed: "text must not contain it" }
-    });
-    (tokens, nul)
+    (tokens, None)
+}
+
+/// Returns an error if a quote is not closed, or if a token contains a NUL byte.
+fn lexical_error(tokens: &[Token], unclosed: Option<usize>) -> Option<LineError> {
+    let nul = tokens.iter().position(|token| token.text.contains(&0));
+    let (column, index, found, allowed) = match (unclosed, nul) {
+        (Some(column), _) => (column, tokens.len(), "a quote that is not closed", "it must end on the same line"),
+        (None, Some(index)) => (tokens[index].column, index, "a NUL byte", "text must not contain it"),
+        (None, None) => return None,
+    };
+    Some(LineError { column, field: FIELDS[index.min(8)], found: found.to_owned(), allowed })
 }
 
 /// Names of the fields in order, for lexical errors, which are found before the fields are parsed.
@@ -399,7 +404,7 @@ mod tests {
     /// The tokens of a line with their columns, or the column of an error.
     fn split(line: &str) -> Result<Vec<(String, usize)>, usize> {
         match tokens(line.as_bytes()) {
-            (_, Some(trouble)) => Err(trouble.column),
+            (_, Some(unclosed)) => Err(unclosed),
             (tokens, None) => {
                 Ok(tokens.into_iter().map(|token| (String::from_utf8(token.text).unwrap(), token.column)).collect())
             }

@@ -18,11 +18,13 @@
 //! | `top` | counters of running processes |
 //! | `system` | system calls (unsafe) |
 //!
-//! libdat and providers run only in child processes: a crash or hang ends only the child, and the listing continues.
-//! The program works without a device and without privileges, and changes only a dat.conf that the user asks it to
-//! edit. Exit status: 0 for success; 1 if no adapter is usable, if `list`, `discover` or `-c` has no adapter to print,
-//! if `check` or `doctor` found a problem, if no process has answered `top --once` or `top --openmetrics`, or if
-//! `explain --json` got an unknown word; 2 for errors.
+//! libdat and providers run only in child processes: a crash or hang ends only the child, and the listing continues. Of
+//! libdat's code, the program itself contains only the parser of dat.conf. It works without a device and without
+//! privileges, and changes only a dat.conf that the user asks it to edit.
+//!
+//! Exit status: 0 for success; 1 if no adapter is usable, if `list`, `discover` or `-c` has no adapter to print, if
+//! `check` or `doctor` found a problem, if no process has answered `top --once` or `top --openmetrics`, or if `explain
+//! --json` got an unknown word; 2 for errors.
 
 mod adapter;
 mod attributes;

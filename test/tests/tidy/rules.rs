@@ -10,7 +10,7 @@ pub(crate) const PACKAGES: &[(&str, &[&str])] = &[
     ("dat", &["dat-abi", "dat-settings"]),
     ("dat/v1", &["dat", "dat-abi"]),
     ("dat/v2", &["dat", "dat-abi"]),
-    ("dat/datinfo", &["dat-abi", "dat-counters", "dat-settings", "udapl"]),
+    ("dat/datinfo", &["dat", "dat-abi", "dat-counters", "dat-settings", "udapl"]),
     ("dapl", &["dat-abi", "dat-counters", "dat-settings"]),
     ("providers/common", &["dapl", "dat-settings"]),
     ("providers/ibverbs-sys", &[]),

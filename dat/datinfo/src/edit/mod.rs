@@ -11,6 +11,7 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use dat::conf::api_version;
 use serde_json::{Value, json};
 
 use crate::options::{Add, Api, EditedConf, Options, Remove, SetDefault};
@@ -284,7 +285,7 @@ fn removed(text: &ConfText, name: &str, api: Api, line: Option<usize>) -> Result
 fn named(text: &ConfText, name: &str, api: Api) -> Result<Vec<FileEntry>, String> {
     let entries = text.entries();
     let is_version =
-        |entry: &FileEntry| text::version(&entry.api).is_some_and(|(major, minor)| api.includes(major, minor));
+        |entry: &FileEntry| api_version(&entry.api).is_some_and(|(_, major, minor)| api.includes(major, minor));
     let (named, others): (Vec<FileEntry>, Vec<FileEntry>) =
         entries.into_iter().partition(|entry| entry.name == name.as_bytes() && is_version(entry));
     if !named.is_empty() {

@@ -1,27 +1,15 @@
 //! The text of a dat.conf. Edits change single lines; comments, order, blanks and unknown lines are preserved.
 //!
-//! The grammar is that of libdat (dat.conf(5)); a test compares the results of both parsers. This module does no I/O.
+//! libdat's parser splits the lines into fields (dat.conf(5)). This module does no I/O.
 #![forbid(unsafe_code)]
 
-use std::ops::Range;
-
-/// Maximum length of an IA name, as in libdat.
-const NAME_MAX: usize = 255;
+use dat::conf::{NAME_MAX, Token, api_version, tokens};
 
 /// A dat.conf as lines.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct ConfText {
     /// The lines, each with its line end. The last line may have none.
     lines: Vec<Vec<u8>>,
-}
-
-/// A field of a line of dat.conf.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub(super) struct Field {
-    /// Value without quotes.
-    pub(super) text: Vec<u8>,
-    /// Range in the line, including quotes.
-    range: Range<usize>,
 }
 
 /// An entry of a dat.conf: the fields that identify it, and its line.
@@ -70,9 +58,15 @@ impl ConfText {
         entry_of(index, &self.fields(index)?)
     }
 
-    fn fields(&self, index: usize) -> Option<Vec<Field>> {
-        let line = self.lines.get(index)?;
-        fields(line, if index == 0 && line.starts_with(BYTE_ORDER_MARK) { BYTE_ORDER_MARK.len() } else { 0 })
+    /// Returns the fields of a line. `None` if a quote is not closed.
+    fn fields(&self, index: usize) -> Option<Vec<Token>> {
+        let line = without_end(self.lines.get(index)?);
+        closed_tokens(&line[self.byte_order_mark(index).len()..])
+    }
+
+    /// Returns the byte order mark at the start of a line; empty if there is none.
+    fn byte_order_mark(&self, index: usize) -> &'static [u8] {
+        if index == 0 && self.lines[0].starts_with(BYTE_ORDER_MARK) { BYTE_ORDER_MARK } else { b"" }
     }
 
     /// Appends a line, with the line end of the first line.
@@ -88,8 +82,7 @@ impl ConfText {
     pub(super) fn replace(&mut self, index: usize, line: &[u8]) {
         let length = self.line(index).len();
         let end = self.lines[index].split_off(length);
-        let mark: &[u8] = if index == 0 && self.lines[0].starts_with(BYTE_ORDER_MARK) { BYTE_ORDER_MARK } else { b"" };
-        self.lines[index] = [mark, line, &end].concat();
+        self.lines[index] = [self.byte_order_mark(index), line, &end].concat();
     }
 
     /// Removes lines. `indexes` refer to the text before the removal.
@@ -112,7 +105,8 @@ impl ConfText {
         if field.text == word {
             return false;
         }
-        self.lines[index].splice(field.range, word.iter().copied());
+        let start = self.byte_order_mark(index).len();
+        self.lines[index].splice(start + field.column - 1..start + field.end - 1, word.iter().copied());
         true
     }
 }
@@ -124,63 +118,17 @@ fn without_end(line: &[u8]) -> &[u8] {
     line.strip_suffix(b"\r").unwrap_or(line)
 }
 
-fn entry_of(index: usize, fields: &[Field]) -> Option<FileEntry> {
+fn entry_of(index: usize, fields: &[Token]) -> Option<FileEntry> {
     let [name, api, safety, default, library, ..] = fields else { return None };
     let texts = [name, api, safety, library].map(|field| field.text.clone());
     let [name, api, safety, library] = texts;
     Some(FileEntry { index, name, api, safety, library, is_default: default.text == b"default" })
 }
 
-/// Splits a line into fields, starting at a byte position. `None` if a quote is not closed.
-fn fields(line: &[u8], start: usize) -> Option<Vec<Field>> {
-    let line = without_end(line);
-    let (mut fields, mut at) = (Vec::new(), start);
-    while let Some(byte) = line.get(at) {
-        match byte {
-            b' ' | b'\t' => at += 1,
-            b'#' => break,
-            b'"' => {
-                let (text, used) = quoted(&line[at + 1..])?;
-                fields.push(Field { text, range: at..at + 1 + used });
-                at += 1 + used;
-            }
-            _ => {
-                let used = bare(&line[at..]);
-                fields.push(Field { text: line[at..at + used].to_vec(), range: at..at + used });
-                at += used;
-            }
-        }
-    }
-    Some(fields)
-}
-
-/// Returns the text up to the closing quote, and the number of bytes including that quote. `None` if there is no such
-/// quote.
-fn quoted(rest: &[u8]) -> Option<(Vec<u8>, usize)> {
-    let mut text = Vec::new();
-    let mut bytes = rest.iter().enumerate();
-    while let Some((at, byte)) = bytes.next() {
-        match byte {
-            b'"' => return Some((text, at + 1)),
-            b'\\' => text.push(*bytes.next()?.1),
-            other => text.push(*other),
-        }
-    }
-    None
-}
-
-/// Length of an unquoted field. The field ends before a blank, or after a quote that is not escaped by a backslash.
-fn bare(rest: &[u8]) -> usize {
-    let mut is_escaped = false;
-    for (at, byte) in rest.iter().enumerate() {
-        match byte {
-            b' ' | b'\t' => return at,
-            b'"' if !is_escaped => return at + 1,
-            b'\\' => is_escaped = !is_escaped,
-            _ => is_escaped = false,
-        }
-    }
-    rest.len()
+/// Splits a line into fields. `None` if a quote is not closed.
+fn closed_tokens(line: &[u8]) -> Option<Vec<Token>> {
+    let (tokens, unclosed) = tokens(line);
+    unclosed.is_none().then_some(tokens)
 }
 
 /// Formats a value as a field, in quotes if needed.
@@ -201,7 +149,7 @@ pub(super) fn checked(line: &[u8]) -> Result<FileEntry, String> {
     if let Some(bad) = line.iter().find(|byte| matches!(byte, 0 | b'\n' | b'\r')) {
         return Err(format!("it contains the byte {bad:#04x}, which a line of dat.conf cannot have"));
     }
-    let fields = fields(line, 0).ok_or("a quote is not closed")?;
+    let fields = closed_tokens(line).ok_or("a quote is not closed")?;
     let entry = entry_of(0, &fields).filter(|_| (7..=8).contains(&fields.len())).ok_or_else(|| {
         format!(
             "it has {} fields, but an entry has eight, the last optional: name, api_version, thread_safety, default, \
@@ -213,7 +161,7 @@ pub(super) fn checked(line: &[u8]) -> Result<FileEntry, String> {
     if entry.name.is_empty() || entry.name.len() > NAME_MAX {
         return Err(format!("the name has {} bytes; 1 to {NAME_MAX} are allowed", entry.name.len()));
     }
-    if version(&entry.api).is_none() {
+    if api_version(&entry.api).is_none() {
         return Err(format!(
             "api_version is \"{}\"; allowed is u or k and major.minor, such as u1.2",
             shown(&entry.api)
@@ -229,14 +177,6 @@ pub(super) fn checked(line: &[u8]) -> Result<FileEntry, String> {
         return Err("lib_path is empty; a library's file name is needed".to_owned());
     }
     Ok(entry)
-}
-
-/// Parses `u1.2` or `k1.2` into 1 and 2.
-pub(super) fn version(api: &[u8]) -> Option<(u16, u16)> {
-    let text = std::str::from_utf8(api).ok()?;
-    let (major, minor) = text.strip_prefix(['u', 'k'])?.split_once('.')?;
-    let number = |digits: &str| digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok()).flatten();
-    Some((number(major)?, number(minor)?))
 }
 
 #[cfg(test)]

@@ -47,7 +47,7 @@ fn new_lines_have_the_line_ends_of_the_file() {
 fn quoted_values_parse_to_the_original() {
     for value in ["", "a", "a b", "a\tb", "a\"b", "\\", "a\\\"", "#a", "a#", "C:\\x", "\u{e9}"] {
         let line = [b"x ", field(value.as_bytes()).as_slice(), b" y"].concat();
-        let found: Vec<_> = fields(&line, 0).unwrap().into_iter().map(|field| field.text).collect();
+        let found: Vec<_> = closed_tokens(&line).unwrap().into_iter().map(|field| field.text).collect();
         assert_eq!(found, [b"x", value.as_bytes(), b"y"], "{value}");
     }
 }
@@ -64,7 +64,7 @@ fn every_record_that_libdat_reads_is_an_entry() {
         for record in dat::conf::parse(&"f".into(), &bytes).records {
             let entry = text.entry(record.place.line - 1).unwrap_or_else(|| panic!("{}: {record:?}", path.display()));
             assert_eq!((&entry.name, &entry.library), (&record.key.name, &record.library));
-            assert_eq!(version(&entry.api), Some((record.key.major as u16, record.key.minor as u16)));
+            assert_eq!(api_version(&entry.api), Some((b'u', record.key.major as u16, record.key.minor as u16)));
             assert!(entry.is_default);
             count += 1;
         }
