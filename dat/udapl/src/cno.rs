@@ -10,7 +10,7 @@ use crate::error::{Result, kind};
 use crate::evd::{Evd, LONGEST, Streams, micros};
 use crate::ia::Ia;
 use crate::library::call;
-use crate::owned::{CnoInner, EvdId, Handle};
+use crate::owned::{CnoInner, EvdId, Object};
 
 /// Groups event queues, so that one thread waits for all of them.
 pub struct Cno {
@@ -23,12 +23,12 @@ impl Ia {
     /// # Errors
     /// Those of `dat_cno_create`.
     pub fn cno(&self) -> Result<Cno> {
-        let ia = Arc::clone(&self.inner);
+        let ia = &self.inner;
         let none = DAT_OS_WAIT_PROXY_AGENT { instance_data: ptr::null_mut(), proxy_agent_func: None };
         let mut handle = ptr::null_mut();
         // SAFETY: the result is written to a local variable.
         unsafe { call!(ia.functions, dat_cno_create(ia.handle.0, none, &raw mut handle)) }?;
-        Ok(Cno { inner: Arc::new(CnoInner { handle: Handle(handle), ia }) })
+        Ok(Cno { inner: Arc::new(Object::new(ia, handle, ia.functions.dat_cno_free, ())) })
     }
 
     /// Creates an event queue in a group.

@@ -13,7 +13,7 @@ use crate::ia::Ia;
 use crate::library::call;
 use crate::listener::ConnectionRequest;
 use crate::memory::Buffer;
-use crate::owned::{BindId, CnoInner, EpId, EvdId, EvdInner, Handle, IaInner};
+use crate::owned::{BindId, CnoInner, EpId, EvdId, EvdInner, IaInner, Object};
 
 bitflags::bitflags! {
     /// Kinds of events (event streams) that a queue accepts.
@@ -210,14 +210,13 @@ impl Ia {
 
 impl Evd {
     pub(crate) fn new(ia: &Arc<IaInner>, events: u32, streams: Streams, cno: Option<&Arc<CnoInner>>) -> Result<Self> {
-        let ia = Arc::clone(ia);
         let length = DAT_COUNT::try_from(events)
             .map_err(|_| Error::Argument(format!("the number of events {events} exceeds the maximum of DAT_COUNT")))?;
         let mut handle = ptr::null_mut();
         let group = cno.map_or(ptr::null_mut(), |cno| cno.handle.0);
         // SAFETY: the result is written to a local variable; the group is null or alive.
         unsafe { call!(ia.functions, dat_evd_create(ia.handle.0, length, group, streams.bits(), &raw mut handle)) }?;
-        Ok(Evd { inner: Arc::new(EvdInner { handle: Handle(handle), ia, _cno: cno.cloned() }) })
+        Ok(Evd { inner: Arc::new(Object::new(ia, handle, ia.functions.dat_evd_free, cno.cloned())) })
     }
 
     /// Id of the queue in the result of [`Cno::wait`](crate::Cno::wait).

@@ -12,7 +12,7 @@ use crate::descriptor::DescriptorCalls;
 use crate::error::{Error, Result};
 use crate::library::{Functions, Library, call, text};
 use crate::limits::Limits;
-use crate::owned::{Handle, IaInner, Pz, PzInner};
+use crate::owned::{Handle, IaInner, Object, Pz};
 
 /// Length of the queue for asynchronous errors of an adapter.
 const ERRORS: DAT_COUNT = 16;
@@ -118,11 +118,10 @@ impl Ia {
     /// # Errors
     /// Those of `dat_pz_create`.
     pub fn pz(&self) -> Result<Pz> {
-        let ia = Arc::clone(&self.inner);
-        let mut handle = ptr::null_mut();
+        let (ia, mut handle) = (&self.inner, ptr::null_mut());
         // SAFETY: the result is written to a local variable.
         unsafe { call!(ia.functions, dat_pz_create(ia.handle.0, &raw mut handle)) }?;
-        Ok(Pz { inner: Arc::new(PzInner { handle: Handle(handle), ia }) })
+        Ok(Pz { inner: Arc::new(Object::new(ia, handle, ia.functions.dat_pz_free, ())) })
     }
 }
 

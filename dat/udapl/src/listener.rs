@@ -13,16 +13,14 @@ use crate::error::{Result, is_success};
 use crate::evd::{Evd, copied};
 use crate::ia::Ia;
 use crate::library::call;
-use crate::owned::{EvdInner, Handle, IaInner};
+use crate::owned::{EvdInner, Handle, IaInner, Object};
 
 /// A listener on a connection qualifier. It listens until it is dropped; requests that have arrived can still be
 /// answered then.
 pub struct Listener {
-    handle: Handle,
+    /// The listener, and the queue of its requests.
+    _object: Object<Arc<EvdInner>>,
     qualifier: u64,
-    ia: Arc<IaInner>,
-    /// Keeps the queue alive as long as the listener.
-    _events: Arc<EvdInner>,
 }
 
 impl Ia {
@@ -46,7 +44,7 @@ impl Ia {
 
 impl Listener {
     fn new(ia: &Arc<IaInner>, qualifier: Option<u64>, events: &Evd) -> Result<Self> {
-        let (ia, events) = (Arc::clone(ia), Arc::clone(&events.inner));
+        let events = Arc::clone(&events.inner);
         let mut handle = ptr::null_mut();
         let (functions, queue, flags) = (&ia.functions, events.handle.0, DAT_PSP_CONSUMER_FLAG);
         let qualifier = match qualifier {
@@ -64,19 +62,12 @@ impl Listener {
                 chosen
             }
         };
-        Ok(Listener { handle: Handle(handle), qualifier, ia, _events: events })
+        Ok(Listener { _object: Object::new(ia, handle, functions.dat_psp_free, events), qualifier })
     }
 
     /// Qualifier of the listener.
     pub fn qualifier(&self) -> u64 {
         self.qualifier
-    }
-}
-
-impl Drop for Listener {
-    fn drop(&mut self) {
-        // SAFETY: the last owner is being dropped.
-        let _ = unsafe { (self.ia.functions.dat_psp_free)(self.handle.0) };
     }
 }
 

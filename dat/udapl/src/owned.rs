@@ -67,41 +67,41 @@ pub struct Pz {
     pub(crate) inner: Arc<PzInner>,
 }
 
-pub(crate) struct PzInner {
+/// An object of libdat. Its handle is freed when it is dropped. Endpoints, shared receive queues and registrations have
+/// types of their own, because their buffers are leaked if the handle cannot be freed.
+pub(crate) struct Object<K = ()> {
     pub(crate) handle: Handle,
     pub(crate) ia: Arc<IaInner>,
+    /// Frees the handle.
+    free: unsafe extern "C" fn(DAT_HANDLE) -> DAT_RETURN,
+    /// Other objects that must exist as long as this one.
+    _kept: K,
 }
 
-impl Drop for PzInner {
-    fn drop(&mut self) {
-        // SAFETY: the last owner is being dropped; objects created in it hold references.
-        let _ = unsafe { (self.ia.functions.dat_pz_free)(self.handle.0) };
+/// A protection zone.
+pub(crate) type PzInner = Object;
+/// A group of event queues.
+pub(crate) type CnoInner = Object;
+/// An event queue, and its group.
+pub(crate) type EvdInner = Object<Option<Arc<CnoInner>>>;
+
+impl<K> Object<K> {
+    /// Takes the ownership of a new handle, which `free` frees.
+    pub(crate) fn new(
+        ia: &Arc<IaInner>,
+        handle: DAT_HANDLE,
+        free: unsafe extern "C" fn(DAT_HANDLE) -> DAT_RETURN,
+        kept: K,
+    ) -> Self {
+        Object { handle: Handle(handle), ia: Arc::clone(ia), free, _kept: kept }
     }
 }
 
-pub(crate) struct CnoInner {
-    pub(crate) handle: Handle,
-    pub(crate) ia: Arc<IaInner>,
-}
-
-impl Drop for CnoInner {
+impl<K> Drop for Object<K> {
     fn drop(&mut self) {
-        // SAFETY: the last owner is being dropped; event queues in the group hold references.
-        let _ = unsafe { (self.ia.functions.dat_cno_free)(self.handle.0) };
-    }
-}
-
-pub(crate) struct EvdInner {
-    pub(crate) handle: Handle,
-    pub(crate) ia: Arc<IaInner>,
-    /// The group of the queue, kept alive as long as the queue.
-    pub(crate) _cno: Option<Arc<CnoInner>>,
-}
-
-impl Drop for EvdInner {
-    fn drop(&mut self) {
-        // SAFETY: the last owner is being dropped; endpoints and listeners that use the queue hold references.
-        let _ = unsafe { (self.ia.functions.dat_evd_free)(self.handle.0) };
+        // SAFETY: the creator of the object has passed this function for the handle. The last owner is being dropped,
+        // and objects that use this one hold references.
+        let _ = unsafe { (self.free)(self.handle.0) };
     }
 }
 

@@ -11,15 +11,14 @@ use crate::ep::Ep;
 use crate::error::{Error, Result};
 use crate::library::call;
 use crate::memory::{Access, Registered, Remote, Window};
-use crate::owned::{BindId, Handle, Pz, PzInner};
+use crate::owned::{BindId, Object, Pz, PzInner};
 use crate::segment::part;
 
 /// A memory window: a key with which peers may access a part of a registered [`Window`], until it is unbound. The key
 /// is valid on the connections of all endpoints in the protection zone. The endpoint's event queue for requests needs
 /// [`Streams::BIND`](crate::Streams::BIND).
 pub struct Rmr {
-    handle: Handle,
-    pz: Arc<PzInner>,
+    object: Object<Arc<PzInner>>,
     /// Number of binds and unbinds posted so far; the next one gets this number as its id.
     binds: u64,
     /// The memory of the last bind. It must stay registered while it is bound.
@@ -32,11 +31,11 @@ impl Pz {
     /// # Errors
     /// Those of `dat_rmr_create`, for example if the adapter does not support memory windows.
     pub fn rmr(&self) -> Result<Rmr> {
-        let pz = Arc::clone(&self.inner);
-        let mut handle = ptr::null_mut();
+        let (ia, mut handle) = (&self.inner.ia, ptr::null_mut());
         // SAFETY: the result is written to a local variable.
-        unsafe { call!(pz.ia.functions, dat_rmr_create(pz.handle.0, &raw mut handle)) }?;
-        Ok(Rmr { handle: Handle(handle), pz, binds: 0, _memory: None })
+        unsafe { call!(ia.functions, dat_rmr_create(self.inner.handle.0, &raw mut handle)) }?;
+        let object = Object::new(ia, handle, ia.functions.dat_rmr_free, Arc::clone(&self.inner));
+        Ok(Rmr { object, binds: 0, _memory: None })
     }
 }
 
@@ -79,21 +78,17 @@ impl Rmr {
         privileges: DAT_MEM_PRIV_FLAGS,
     ) -> Result<(BindId, DAT_RMR_CONTEXT)> {
         let id = BindId(self.binds);
-        let (functions, ep, mut context) = (&self.pz.ia.functions, ep.handle(), 0);
+        let (functions, ep, mut context) = (&self.object.ia.functions, ep.handle(), 0);
         let (cookie, flags) = (DAT_CONTEXT { as_64: id.0 }, DAT_COMPLETION_DEFAULT_FLAG);
         // SAFETY: the segment is only read; the result is a local variable. The memory stays registered: `bind` keeps
         // it, and the library refuses to deregister memory that is bound.
         unsafe {
-            call!(functions, dat_rmr_bind(self.handle.0, segment, privileges, ep, cookie, flags, &raw mut context))
+            call!(
+                functions,
+                dat_rmr_bind(self.object.handle.0, segment, privileges, ep, cookie, flags, &raw mut context)
+            )
         }?;
         self.binds += 1;
         Ok((id, context))
-    }
-}
-
-impl Drop for Rmr {
-    fn drop(&mut self) {
-        // SAFETY: the last owner is being dropped.
-        let _ = unsafe { (self.pz.ia.functions.dat_rmr_free)(self.handle.0) };
     }
 }
