@@ -15,7 +15,8 @@ use ibverbs_sys::{
 use crate::ibv::{
     AsyncEvent, CompletionChannel, Context, Cq, DeviceSendWr, GidKind, Qp, QpAttributes, SendWrTemplate, Srq, SrqEvent,
 };
-use crate::memory::{LocalKeys, Mr, Mw, Pd};
+use crate::memory::keys::LocalKeys;
+use crate::memory::{Mr, Mw, Pd};
 use crate::settings::VerbsSettings;
 use crate::{cq::status, find, limits, qp::state};
 

@@ -8,14 +8,11 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use dapl::provider::{Region, Segment};
 use dapl::runtime::handle;
 use parking_lot::{RwLock, RwLockReadGuard};
-
-use crate::ibv::Pd;
 
 /// The local keys of an IA.
 #[derive(Debug, Default)]
@@ -41,11 +38,14 @@ pub(crate) struct KeyHint {
     known: KeyRange,
 }
 
+/// Identifies a protection domain by its address. The domain lives as long as its registrations.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(crate) struct PdId(pub(crate) usize);
+
 /// The memory and the rights of a key.
 #[derive(Clone, Copy, Debug, Default)]
 struct KeyRange {
-    /// Address of the protection domain, which lives as long as the registration.
-    pd: usize,
+    pd: PdId,
     region: Region,
     writable: bool,
 }
@@ -57,8 +57,10 @@ pub(crate) struct ReadPermission<'a> {
 
 impl LocalKeys {
     /// Adds a key. `writable`: local segments may also be written.
-    pub(crate) fn add(&self, key: u32, pd: &Arc<Pd>, region: Region, writable: bool) {
-        self.insert(key, KeyRange { pd: pd_id(pd), region, writable });
+    pub(crate) fn add(&self, key: u32, pd: PdId, region: Region, writable: bool) {
+        let mut table = self.table.write();
+        table.keys.insert(key, KeyRange { pd, region, writable });
+        self.increment_changes(&mut table);
     }
 
     /// Removes a key. Waits for posts that may read its memory, so it must not be called during a post.
@@ -81,12 +83,7 @@ impl LocalKeys {
     /// Checks one segment of a post that a hazard slot of this thread announces. Deregistration waits for such posts,
     /// so the memory may be read without a [`ReadPermission`] until the post returns.
     #[inline(always)]
-    pub(crate) fn allows_announced(&self, hint: &mut KeyHint, pd: &Arc<Pd>, segment: &Segment) -> bool {
-        self.check_announced(hint, pd_id(pd), segment)
-    }
-
-    #[inline(always)]
-    fn check_announced(&self, hint: &mut KeyHint, pd: usize, segment: &Segment) -> bool {
+    pub(crate) fn allows_announced(&self, hint: &mut KeyHint, pd: PdId, segment: &Segment) -> bool {
         let is_known = hint.changes == self.changes.load(Ordering::Acquire) && hint.key == segment.key;
         (is_known || self.find(hint, segment.key)) && hint.known.covers(pd, segment)
     }
@@ -102,25 +99,19 @@ impl LocalKeys {
     pub(crate) fn lock_if_valid(
         &self,
         hint: &mut KeyHint,
-        pd: &Arc<Pd>,
+        pd: PdId,
         segments: &[Segment],
     ) -> Option<ReadPermission<'_>> {
-        self.check(hint, pd_id(pd), segments, false)
+        self.check(hint, pd, segments, false)
     }
 
     /// Whether all segments are valid at the moment. `written`: the work writes to the segments.
-    pub(crate) fn are_valid(&self, pd: &Arc<Pd>, segments: &[Segment], written: bool) -> bool {
-        self.check(&mut KeyHint::default(), pd_id(pd), segments, written).is_some()
-    }
-
-    fn insert(&self, key: u32, known: KeyRange) {
-        let mut table = self.table.write();
-        table.keys.insert(key, known);
-        self.increment_changes(&mut table);
+    pub(crate) fn are_valid(&self, pd: PdId, segments: &[Segment], written: bool) -> bool {
+        self.check(&mut KeyHint::default(), pd, segments, written).is_some()
     }
 
     #[inline(always)]
-    fn check(&self, hint: &mut KeyHint, pd: usize, segments: &[Segment], written: bool) -> Option<ReadPermission<'_>> {
+    fn check(&self, hint: &mut KeyHint, pd: PdId, segments: &[Segment], written: bool) -> Option<ReadPermission<'_>> {
         // Recursive, because this thread may already hold a `ReadPermission`. A waiting writer would block a
         // non-recursive lock, while the writer itself waits for that permission.
         let table = self.table.read_recursive();
@@ -149,17 +140,12 @@ impl KeyTable {
 impl KeyRange {
     /// Whether the key is of this protection domain, and the segment is inside the registration.
     #[inline(always)]
-    fn covers(&self, pd: usize, segment: &Segment) -> bool {
+    fn covers(&self, pd: PdId, segment: &Segment) -> bool {
         let KeyRange { pd: owner, region, .. } = self;
         // For an address below the region, the offset wraps to a large number.
         let offset = segment.address.wrapping_sub(region.address);
         *owner == pd && offset <= region.length && segment.length <= region.length - offset
     }
-}
-
-/// Identifies a protection domain by its address.
-fn pd_id(pd: &Arc<Pd>) -> usize {
-    Arc::as_ptr(pd) as usize
 }
 
 /// A fast hash for keys and queue pair numbers. It need not resist chosen keys, because the device assigns them.
@@ -192,18 +178,18 @@ mod tests {
         Segment { key, pad: 0, address, length }
     }
 
-    fn known(pd: usize, writable: bool) -> KeyRange {
-        KeyRange { pd, region: Region { address: 4096, length: 100 }, writable }
+    fn add(keys: &LocalKeys, key: u32, pd: usize, writable: bool) {
+        keys.add(key, PdId(pd), Region { address: 4096, length: 100 }, writable);
     }
 
     #[test]
     fn only_memory_of_a_registered_key_may_be_read() {
         let keys = LocalKeys::default();
-        keys.insert(0x500, known(1, false));
-        keys.insert(0x501, known(2, true));
-        keys.insert(0x503, known(1, true));
+        add(&keys, 0x500, 1, false);
+        add(&keys, 0x501, 2, true);
+        add(&keys, 0x503, 1, true);
         let hint = RefCell::new(KeyHint::default());
-        let allows = |segments: &[Segment]| keys.check(&mut hint.borrow_mut(), 1, segments, false).is_some();
+        let allows = |segments: &[Segment]| keys.check(&mut hint.borrow_mut(), PdId(1), segments, false).is_some();
         assert!(allows(&[segment(0x500, 4096, 100)]) && allows(&[segment(0x500, 4195, 1)]) && allows(&[]));
         assert!(allows(&[segment(0x500, 4096, 1), segment(0x500, 4100, 90)]));
         let wrong = [
@@ -219,7 +205,7 @@ mod tests {
             assert!(!allows(&[segment(0x500, 4096, 1), wrong]), "{case}, as the second segment");
         }
         assert!(allows(&[segment(7, 1, 0)]), "an empty segment is not checked");
-        let writes = |key| keys.check(&mut KeyHint::default(), 1, &[segment(key, 4096, 1)], true).is_some();
+        let writes = |key| keys.check(&mut KeyHint::default(), PdId(1), &[segment(key, 4096, 1)], true).is_some();
         assert_eq!([0x500, 0x503].map(writes), [false, true], "only a writable key allows writes");
         keys.remove(0x500);
         assert!(!allows(&[segment(0x500, 4096, 1)]));
@@ -228,26 +214,26 @@ mod tests {
     #[test]
     fn announced_posts_see_each_change_of_the_key_table() {
         let (keys, hint) = (LocalKeys::default(), RefCell::new(KeyHint::default()));
-        let allows = |key| keys.check_announced(&mut hint.borrow_mut(), 1, &segment(key, 4096, 100));
+        let allows = |key| keys.allows_announced(&mut hint.borrow_mut(), PdId(1), &segment(key, 4096, 100));
         assert!(!allows(0), "an empty hint allows nothing");
-        keys.insert(0x500, known(1, false));
+        add(&keys, 0x500, 1, false);
         assert!(allows(0x500) && allows(0x500));
-        assert!(!keys.check_announced(&mut hint.borrow_mut(), 1, &segment(0x500, 4095, 1)));
-        keys.insert(0x501, known(2, true));
+        assert!(!keys.allows_announced(&mut hint.borrow_mut(), PdId(1), &segment(0x500, 4095, 1)));
+        add(&keys, 0x501, 2, true);
         assert!(!allows(0x501), "the key is of another protection domain");
         assert!(allows(0x500));
         keys.remove(0x500);
         assert!(!allows(0x500));
-        keys.insert(0x500, known(2, true));
+        add(&keys, 0x500, 2, true);
         assert!(!allows(0x500), "the key was reused in another protection domain");
     }
 
     #[test]
     fn key_removal_waits_for_readers() {
         let keys = LocalKeys::default();
-        keys.insert(1, known(1, false));
+        add(&keys, 1, 1, false);
         let mut hint = KeyHint::default();
-        let permission = keys.check(&mut hint, 1, &[segment(1, 4096, 1)], false).unwrap();
+        let permission = keys.check(&mut hint, PdId(1), &[segment(1, 4096, 1)], false).unwrap();
         std::thread::scope(|scope| {
             let removing = scope.spawn(|| keys.remove(1));
             // Other readers can take the lock until the removing thread waits for it.
@@ -258,7 +244,7 @@ mod tests {
             drop(permission);
         });
         assert!(
-            keys.check(&mut hint, 1, &[segment(1, 4096, 1)], false).is_none(),
+            keys.check(&mut hint, PdId(1), &[segment(1, 4096, 1)], false).is_none(),
             "a hint is not used after the table has changed"
         );
     }

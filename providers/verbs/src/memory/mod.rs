@@ -23,7 +23,7 @@ use ibverbs_sys::ibv_access_flags as flags;
 use parking_lot::Mutex;
 
 use crate::memory::binds::WindowBinds;
-pub(crate) use crate::memory::keys::LocalKeys;
+use crate::memory::keys::{LocalKeys, PdId};
 use crate::{ibv, refusal};
 
 #[derive(Clone)]
@@ -38,6 +38,11 @@ impl Pd {
             );
             Error::Exhausted(Resource::ProtectionDomain)
         })
+    }
+
+    #[inline]
+    pub(crate) fn id(&self) -> PdId {
+        PdId(Arc::as_ptr(&self.0) as usize)
     }
 }
 
@@ -67,7 +72,7 @@ impl Mr {
         let DeviceMr { mr: local, is_bindable } = register(pd, region, local_flags(access), has_windows)?;
         let needs_two = (access.remote_write || access.remote_atomic) && !access.local_write;
         let remote = needs_two.then(|| register(pd, region, remote_flags(access), false)).transpose()?;
-        keys.add(local.lkey, &pd.0, region, access.local_write);
+        keys.add(local.lkey, pd.id(), region, access.local_write);
         Ok(Mr { local, remote: remote.map(|both| both.mr), access, is_bindable, keys: keys.clone() })
     }
 }

@@ -192,7 +192,7 @@ impl QpCore {
         let status = self.record_failure(wc);
         match kept {
             Some(segments) if status == Status::LocalEp => {
-                let is_valid = self.device.keys.are_valid(&self.pd.0, segments, true);
+                let is_valid = self.device.keys.are_valid(self.pd.id(), segments, true);
                 if is_valid { Status::LocalLength } else { Status::LocalProtection }
             }
             _ => status,
@@ -207,7 +207,7 @@ impl QpCore {
         let has_invalid_segment = || {
             let kept = if entry.is_read { None } else { send.work.saved_segments(number) };
             let written = entry.token.work == Work::Read || entry.token.work.is_atomic();
-            kept.is_some_and(|segments| !self.device.keys.are_valid(&self.pd.0, segments, written))
+            kept.is_some_and(|segments| !self.device.keys.are_valid(self.pd.id(), segments, written))
         };
         let status = match (self.record_failure(wc), entry.forced_status) {
             (Status::Flushed, _) => Status::Flushed,

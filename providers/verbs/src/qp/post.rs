@@ -221,7 +221,7 @@ impl QpCore {
         let may_inline = is_local && bytes <= u64::from(send.hw.max_inline);
         let SendQueue { hw, work, template, hint, .. } = send;
         let allowed = if may_inline && forced_status.is_none() {
-            self.device.keys.lock_if_valid(hint, &self.pd.0, wr.segments)
+            self.device.keys.lock_if_valid(hint, self.pd.id(), wr.segments)
         } else {
             None
         };

@@ -59,7 +59,7 @@ impl QpCore {
         // Deregistration waits for this post, because a hazard slot of this thread announces the EP.
         let is_inline = may_inline
             && segment.length <= u64::from(hw.max_inline)
-            && self.device.keys.allows_announced(hint, &self.pd.0, segment);
+            && self.device.keys.allows_announced(hint, self.pd.id(), segment);
         let signaled = ibv_send_flags::IBV_SEND_SIGNALED;
         let flags = if is_inline { signaled | ibv_send_flags::IBV_SEND_INLINE } else { signaled };
         let request = ibv::DeviceSendWr { id: work.next_id(), op, segments: &[sge(segment)], flags };
