@@ -1,13 +1,13 @@
 //! Code shared by the software providers (sm, usnic): the parts of a transport that do not depend on how bytes get to
-//! the peer. verbs uses some modules too: base directories, shared names, listener retries, the job queue and overdue
-//! sends.
+//! the peer. verbs uses some modules too: base directories, shared names, listener retries, addresses of interfaces, the
+//! job queue and overdue sends.
 //!
 //! A module imports only modules that precede it in this list:
 //! - [`settings`]: reads a provider's settings from `ia_params` and the environment
 //! - [`base_dir`], [`shared_names`]: the directory that the processes of one user share, and the names of shared memory
 //!   in it
-//! - [`listener_retry`], [`limits`], [`host_address`], [`unix_datagram`]: delays between connection requests that find
-//!   no listener, limits of an IA, addresses of this host, datagrams with descriptors and credentials
+//! - [`listener_retry`], [`limits`], [`interfaces`], [`host_address`], [`unix_datagram`]: delays between connection
+//!   requests that find no listener, limits of an IA, addresses of this host, datagrams with descriptors and credentials
 //! - [`memory`]: keys and rights of registrations, checks of mappings, copies from and to consumer memory, memory
 //!   windows
 //! - [`cq`], [`engine`]: the core of a completion queue, and the job queue of a provider's engine thread
@@ -21,6 +21,7 @@ pub mod base_dir;
 pub mod cq;
 pub mod engine;
 pub mod host_address;
+pub mod interfaces;
 pub mod limits;
 pub mod listener_retry;
 pub mod memory;

@@ -8,6 +8,8 @@ use std::fs;
 use std::net::{IpAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 
+use dapl_software::interfaces;
+
 /// Maximum nesting of network devices. A VLAN on a bond on a port has nesting 2.
 const MAX_NESTING: usize = 4;
 
@@ -15,7 +17,7 @@ const MAX_NESTING: usize = 4;
 pub(crate) struct HostInterfaces {
     pub(crate) sys: PathBuf,
     pub(crate) dev: PathBuf,
-    /// Addresses of the host, each with its network device.
+    /// Addresses of the host except link-local IPv6 addresses, each with its network device.
     pub(crate) addresses: Vec<(String, IpAddr)>,
     /// Resolves a host name.
     pub(crate) resolve: fn(&str) -> Vec<IpAddr>,
@@ -24,13 +26,15 @@ pub(crate) struct HostInterfaces {
 impl HostInterfaces {
     /// Returns this host, with its current addresses.
     pub(crate) fn local() -> Self {
-        let addresses = crate::addresses::of_this_host().unwrap_or_else(|error| {
+        let addresses = interfaces::addresses().unwrap_or_else(|error| {
             log::warn!(
                 "cannot read the addresses of this host (getifaddrs): {error}; no device is found by its address; write a device \
                  name in dat.conf (ibv_devices lists them)"
             );
             Vec::new()
         });
+        let all = addresses.iter().map(|one| (device(&one.interface).to_string(), one.address.ip()));
+        let addresses = all.filter(|(_, address)| !is_link_local(*address)).collect();
         HostInterfaces { sys: "/sys".into(), dev: "/dev".into(), addresses, resolve }
     }
 
@@ -187,6 +191,16 @@ impl HostInterfaces {
     }
 }
 
+/// Removes the suffix of an alias: `eth0:1` is an alias of the device `eth0`.
+fn device(name: &str) -> &str {
+    name.split_once(':').map_or(name, |(device, _)| device)
+}
+
+/// Whether an IPv6 address is link-local: valid only together with the name of a device.
+fn is_link_local(address: IpAddr) -> bool {
+    matches!(address, IpAddr::V6(address) if address.is_unicast_link_local())
+}
+
 /// Returns the entries of a directory, sorted by name; none if it does not exist.
 fn names(directory: &Path) -> Vec<String> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
@@ -215,4 +229,22 @@ fn resolve(name: &str) -> Vec<IpAddr> {
     addresses.sort_by_key(IpAddr::is_ipv6);
     addresses.dedup();
     addresses
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn host_addresses_include_the_loopback_address() {
+        let found = HostInterfaces::local().addresses;
+        assert!(found.contains(&("lo".to_string(), std::net::Ipv4Addr::LOCALHOST.into())), "{found:?}");
+    }
+
+    #[test]
+    fn alias_suffix_is_removed_and_ipv6_link_local_is_recognized() {
+        assert_eq!([device("eth0:1"), device("eth0.100"), device("ib0")], ["eth0", "eth0.100", "ib0"]);
+        assert!(is_link_local("fe80::1".parse().unwrap()));
+        assert!(!is_link_local("2001:db8::1".parse().unwrap()) && !is_link_local("169.254.0.1".parse().unwrap()));
+    }
 }

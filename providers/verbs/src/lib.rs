@@ -6,7 +6,6 @@
 //! that calls libibverbs. A connection manager (`cm`) connects two queue pairs: by rdma_cm, by messages over TCP, or
 //! without messages.
 
-mod addresses;
 mod cm;
 mod cq;
 mod device;

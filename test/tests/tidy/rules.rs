@@ -60,7 +60,7 @@ const DAPL: &[&[&str]] = &[
 
 /// Layers of `providers/common`, from the bottom up. They agree with the list in its `lib.rs`.
 const COMMON: &[&[&str]] = &[
-    &["settings", "limits", "listener_retry", "overdue", "base_dir", "host_address", "unix_datagram"],
+    &["settings", "limits", "listener_retry", "overdue", "base_dir", "interfaces", "host_address", "unix_datagram"],
     &["shared_names"],
     &["memory", "cq", "engine"],
     &["srq"],
@@ -114,7 +114,7 @@ const USNIC: &[&[&str]] = &[
 /// Layers of `providers/verbs`, from the bottom up.
 const VERBS: &[&[&str]] = &[
     &["manager_kind"],
-    &["addresses", "memory/binds", "refusal", "qp/gather", "ibv", "settings", "cm/name_service", "engine", "cq/status"],
+    &["memory/binds", "refusal", "qp/gather", "ibv", "settings", "cm/name_service", "engine", "cq/status"],
     &["qp/work", "gid", "host", "memory/keys", "qp/state"],
     &["find", "memory", "rdma_cm"],
     &["limits", "shared_device"],
@@ -244,6 +244,7 @@ pub(crate) const UNSAFE_FILES: &[(&str, &str)] = &[
     ("dapl/src/runtime/cancel.rs", "the cancellation state of a thread"),
     ("dapl/src/runtime/logger.rs", "syslog"),
     ("providers/common/src/base_dir/exit_cleanup.rs", "atexit"),
+    ("providers/common/src/interfaces.rs", "getifaddrs"),
     ("dat/counters/src/socket.rs", "asks the kernel whose a socket is"),
     ("providers/ibverbs-sys/src/load.rs", "dlopen, and calls into what it finds"),
     ("providers/ibverbs-sys/src/types.rs", "types of C functions, and zeroed structures"),
@@ -280,7 +281,7 @@ pub(crate) const UNSAFE_FILES: &[(&str, &str)] = &[
     ("providers/sm/tests/threads/sanitizer.rs", "passes on a call of the sanitizer's"),
     ("providers/usnic/src/qp/context.rs", "copies of registered memory, each held just above"),
     ("providers/usnic/src/qp/transport.rs", "hands memory that is held to a batch"),
-    ("providers/usnic/src/net/address.rs", "getifaddrs"),
+    ("providers/usnic/src/net/address.rs", "SIOCGIFMTU"),
     ("providers/usnic/src/net/errors.rs", "recvmsg, and what it has filled"),
     ("providers/usnic/src/net/sockaddr.rs", "addresses as the kernel has them"),
     ("providers/usnic/src/net/receive.rs", "recvmmsg, and what it has filled"),
@@ -297,7 +298,6 @@ pub(crate) const UNSAFE_FILES: &[(&str, &str)] = &[
     ("providers/verbs/src/ibv/qp.rs", "libibverbs"),
     ("providers/verbs/src/ibv/srq.rs", "libibverbs"),
     ("providers/verbs/src/rdma_cm.rs", "librdmacm"),
-    ("providers/verbs/src/addresses.rs", "getifaddrs"),
     ("providers/verbs/src/limits.rs", "reads an array of C's characters"),
     ("test/src/stage.rs", "flock"),
     ("test/conformance/src/api.rs", "dlopen, and every call into what it finds"),

@@ -6,10 +6,10 @@
 //! number of the interface. The error texts for an unknown name and for an ambiguous address list the interfaces of
 //! this host.
 
-use std::ffi::CStr;
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
 
+use dapl_software::interfaces::{self, InterfaceAddress};
 use rustix::net::sockopt;
 
 use super::route;
@@ -128,56 +128,14 @@ fn list_text(all: &[Interface]) -> String {
 
 /// Lists all addresses of all interfaces.
 fn list() -> io::Result<Vec<Interface>> {
-    let mut first: *mut libc::ifaddrs = std::ptr::null_mut();
-    // SAFETY: `first` is a valid out parameter. `freeifaddrs` below frees the list.
-    if unsafe { libc::getifaddrs(&raw mut first) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    let mut all = Vec::new();
-    let mut next = first;
-    // SAFETY: `next` is an entry of the list or null, and the list is freed only after the loop.
-    while let Some(entry) = unsafe { next.as_ref() } {
-        next = entry.ifa_next;
-        // SAFETY: `getifaddrs` sets `ifa_name` to a C string, which is valid until the list is freed.
-        let name = unsafe { CStr::from_ptr(entry.ifa_name) }.to_string_lossy().into_owned();
-        // SAFETY: `getifaddrs` sets `ifa_addr` to null, or to an address with all bytes of its family.
-        let Some(address) = (unsafe { read(entry.ifa_addr) }) else { continue };
-        let flags = entry.ifa_flags as libc::c_int;
-        all.push(Interface {
-            mtu: mtu(&name),
-            name,
-            address,
-            is_loopback: flags & libc::IFF_LOOPBACK != 0,
-            is_up: flags & libc::IFF_UP != 0,
-        });
-    }
-    // SAFETY: `getifaddrs` has returned `first`, and no reference to the list exists any more.
-    unsafe { libc::freeifaddrs(first) };
-    Ok(all)
-}
-
-/// Reads a socket address.
-///
-/// # Safety
-/// `address` is null, or points to an address that has all bytes of its address family.
-unsafe fn read(address: *const libc::sockaddr) -> Option<SocketAddr> {
-    // SAFETY: by the contract, `address` is null or valid.
-    let family = unsafe { address.as_ref() }?.sa_family;
-    match libc::c_int::from(family) {
-        libc::AF_INET => {
-            // SAFETY: by the contract, an address of this family has all bytes of `sockaddr_in`.
-            let raw = unsafe { address.cast::<libc::sockaddr_in>().read_unaligned() };
-            Some((Ipv4Addr::from(raw.sin_addr.s_addr.to_ne_bytes()), 0).into())
-        }
-        libc::AF_INET6 => {
-            // SAFETY: by the contract, an address of this family has all bytes of `sockaddr_in6`.
-            let raw = unsafe { address.cast::<libc::sockaddr_in6>().read_unaligned() };
-            let ip = Ipv6Addr::from(raw.sin6_addr.s6_addr);
-            let scope = if ip.is_unicast_link_local() { raw.sin6_scope_id } else { 0 };
-            Some(SocketAddrV6::new(ip, 0, 0, scope).into())
-        }
-        _ => None,
-    }
+    let of = |InterfaceAddress { interface, address, flags }| Interface {
+        mtu: mtu(&interface),
+        name: interface,
+        address,
+        is_loopback: flags & libc::IFF_LOOPBACK != 0,
+        is_up: flags & libc::IFF_UP != 0,
+    };
+    Ok(interfaces::addresses()?.into_iter().map(of).collect())
 }
 
 /// Returns the MTU of an interface in bytes, or 1280, the minimum MTU of IPv6, if the kernel does not report the MTU.
