@@ -17,7 +17,7 @@ mod start;
 use std::any::Any;
 use std::sync::Arc;
 
-use dapl::error::Result;
+use dapl::error::{Error, Result};
 use dapl::provider::{ConnId, ConnectSpec};
 use dapl::runtime::handle::ObjectId;
 
@@ -25,7 +25,19 @@ use crate::qp::QpCore;
 pub(crate) use start::start;
 
 /// Stops listening when dropped.
-pub(crate) type ListenGuard = Box<dyn Any + Send + Sync>;
+pub(crate) struct ListenGuard(Option<Box<dyn FnOnce() + Send + Sync>>);
+
+impl ListenGuard {
+    fn new(stop: impl FnOnce() + Send + Sync + 'static) -> Self {
+        ListenGuard(Some(Box::new(stop)))
+    }
+}
+
+impl Drop for ListenGuard {
+    fn drop(&mut self) {
+        self.0.take().into_iter().for_each(|stop| stop());
+    }
+}
 
 /// The connection manager of an IA.
 pub(crate) trait Manager: Send + Sync {
@@ -44,14 +56,47 @@ pub(crate) trait Manager: Send + Sync {
     fn close(&self) {}
 }
 
-/// A connection request that the consumer has neither accepted nor rejected. Dropping it rejects it, but not as the
-/// consumer's decision: the listener was freed, its queue is full, or the consumer has freed the request.
+/// A connection manager's part of a connection request.
 pub(crate) trait IncomingRequest: Any + Send + Sync {
     /// Accepts the request: attaches a connection to the queue pair. Reports the result later, even if the requester
     /// has given up.
     ///
     /// Errors: the queue pair cannot be used, or the private data are too long. The request is then rejected.
-    fn accept(self: Box<Self>, qp: &Arc<QpCore>, private_data: &[u8], conn: ConnId) -> Result<()>;
-    /// Rejects the request as the consumer's decision. Sends the private data if the manager's protocol supports it.
-    fn reject(self: Box<Self>, private_data: &[u8]);
+    fn accept(self: Arc<Self>, qp: &Arc<QpCore>, private_data: &[u8], conn: ConnId) -> Result<()>;
+    /// Rejects the request as the consumer's decision, and sends the private data if the manager's protocol supports
+    /// it. `None`: for another reason.
+    fn reject(&self, private_data: Option<&[u8]>);
+}
+
+/// A connection request that the consumer has neither accepted nor rejected. Dropping it rejects it, but not as the
+/// consumer's decision: the listener was freed, its queue is full, or the consumer has freed the request.
+pub(crate) struct WaitingRequest(Option<Arc<dyn IncomingRequest>>);
+
+impl WaitingRequest {
+    fn new(request: Arc<dyn IncomingRequest>) -> Self {
+        WaitingRequest(Some(request))
+    }
+
+    /// Accepts the request, as [`IncomingRequest::accept`] does.
+    fn accept(mut self, qp: &Arc<QpCore>, private_data: &[u8], conn: ConnId) -> Result<()> {
+        self.0.take().ok_or(Error::Internal)?.accept(qp, private_data, conn)
+    }
+
+    /// Rejects the request as the consumer's decision.
+    fn reject(mut self, private_data: &[u8]) {
+        self.0.take().into_iter().for_each(|request| request.reject(Some(private_data)));
+    }
+
+    /// Returns the connection manager's request, which is not rejected any more.
+    #[cfg(test)]
+    fn into_inner<T: IncomingRequest>(mut self) -> Arc<T> {
+        let request: Arc<dyn Any + Send + Sync> = self.0.take().unwrap();
+        request.downcast().unwrap()
+    }
+}
+
+impl Drop for WaitingRequest {
+    fn drop(&mut self) {
+        self.0.take().into_iter().for_each(|request| request.reject(None));
+    }
 }

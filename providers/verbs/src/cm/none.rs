@@ -32,7 +32,7 @@ use parking_lot::Mutex;
 
 use super::socket::SocketContext;
 use super::socket::path::{LocalEnd, RemoteEnd};
-use super::{IncomingRequest, ListenGuard, Manager};
+use super::{IncomingRequest, ListenGuard, Manager, WaitingRequest};
 use crate::device::Device;
 use crate::engine::EventHandler;
 use crate::qp::{CmConnection, CmQueuePair, QpCore};
@@ -89,7 +89,8 @@ impl NoMessages {
 
 impl Manager for NoMessages {
     fn listen(&self, _: u64, id: ObjectId) -> Result<ListenGuard> {
-        Ok(Box::new(OpenListener(self.open(id))))
+        let listener = self.open(id);
+        Ok(ListenGuard::new(move || listener.close()))
     }
 
     fn connect(&self, qp: &Arc<QpCore>, spec: &ConnectSpec<'_>, conn: ConnId) -> Result<()> {
@@ -116,16 +117,11 @@ struct SyntheticListener {
     is_open: Mutex<bool>,
 }
 
-/// Stops listening when dropped.
-struct OpenListener(Arc<SyntheticListener>);
-
-impl Drop for OpenListener {
-    fn drop(&mut self) {
-        *self.0.is_open.lock() = false;
-    }
-}
-
 impl SyntheticListener {
+    fn close(&self) {
+        *self.is_open.lock() = false;
+    }
+
     fn deliver_soon(&self) {
         self.context.engine.call_on_engine(&self.me, Self::deliver_synthetic);
     }
@@ -134,11 +130,13 @@ impl SyntheticListener {
     fn deliver_synthetic(&self) {
         let Some(me) = self.me.upgrade().filter(|listener| *listener.is_open.lock()) else { return };
         let info = RequestInfo { peer: SocketAddr::new(self.address, 0), private_data: Vec::new(), reported_len: 0 };
-        (self.context.arrived)(self.id, Box::new(SyntheticRequest(Some(me))), info);
+        (self.context.arrived)(self.id, WaitingRequest::new(me), info);
     }
 
-    fn schedule_delivery(&self) {
-        self.context.engine.schedule(PAUSE, &self.me, 0);
+    /// Accepts a synthetic request of this listener.
+    fn accept_into(self: Arc<Self>, pair: Arc<dyn CmQueuePair>, conn: ConnId) -> Result<()> {
+        let (context, number, address) = (self.context.clone(), self.number, self.address);
+        AssumedConnection::attach(&context, pair, conn, number, address, Some(self))
     }
 }
 
@@ -148,29 +146,15 @@ impl EventHandler for SyntheticListener {
     }
 }
 
-/// A synthetic request. Dropping it rejects it: the listener then delivers the next one after [`PAUSE`].
-struct SyntheticRequest(Option<Arc<SyntheticListener>>);
-
-impl SyntheticRequest {
-    fn accept_into(mut self, pair: Arc<dyn CmQueuePair>, conn: ConnId) -> Result<()> {
-        let Some(listener) = self.0.take() else { return Err(Error::Internal) };
-        let (context, number, address) = (listener.context.clone(), listener.number, listener.address);
-        AssumedConnection::attach(&context, pair, conn, number, address, Some(listener))
-    }
-}
-
-impl IncomingRequest for SyntheticRequest {
-    fn accept(self: Box<Self>, qp: &Arc<QpCore>, _: &[u8], conn: ConnId) -> Result<()> {
+/// A synthetic request. It has no state of its own, so the listener represents it.
+impl IncomingRequest for SyntheticListener {
+    fn accept(self: Arc<Self>, qp: &Arc<QpCore>, _: &[u8], conn: ConnId) -> Result<()> {
         self.accept_into(qp.clone(), conn)
     }
 
-    /// Has no message to send, so a rejection is the same as a drop.
-    fn reject(self: Box<Self>, _: &[u8]) {}
-}
-
-impl Drop for SyntheticRequest {
-    fn drop(&mut self) {
-        self.0.take().into_iter().for_each(|listener| listener.schedule_delivery());
+    /// Sends no message. The listener delivers the next request after [`PAUSE`].
+    fn reject(&self, _: Option<&[u8]>) {
+        self.context.engine.schedule(PAUSE, &self.me, 0);
     }
 }
 
@@ -261,8 +245,6 @@ impl CmConnection for AssumedConnection {
 
 #[cfg(test)]
 mod tests {
-    use std::any::Any;
-
     use super::*;
     use crate::cm::socket::fake::{FakeQp, QpReport, TestEngine, conn};
 
@@ -313,8 +295,7 @@ mod tests {
             let (id, waiting, info) = stage.request();
             assert_eq!((id, info.peer.ip(), info.reported_len), (conn(7).ep, stage.address(), 0));
             assert!(stage.is_silent(), "a second request was delivered before the first was answered");
-            let waiting: Box<dyn Any> = waiting;
-            waiting.downcast::<SyntheticRequest>().unwrap().accept_into(pair.clone(), conn(8)).unwrap();
+            waiting.into_inner::<SyntheticListener>().accept_into(pair.clone(), conn(8)).unwrap();
             assert_eq!(pair.next(), QpReport::BroughtUp { number: 0x21, gid: stage.gid() });
             assert_eq!(pair.next(), QpReport::Established(vec![]));
             assert!(stage.is_silent(), "a request was delivered while the connection is established");
@@ -322,7 +303,7 @@ mod tests {
         }
         drop(stage.request());
         let (_, waiting, _) = stage.request();
-        drop(OpenListener(listener));
+        listener.close();
         drop(waiting);
         std::thread::sleep(PAUSE);
         assert!(stage.is_silent(), "a closed listener delivered a request");
@@ -337,7 +318,7 @@ mod tests {
         manager.start_attempt(pair.clone(), &spec(&PeerAddress::Ip(stage.address())), conn(1)).unwrap();
         assert_eq!(pair.next(), QpReport::Ended("rejected"));
         let listener = manager.open(conn(7).ep);
-        SyntheticRequest(Some(listener)).accept_into(pair.clone(), conn(2)).unwrap();
+        listener.accept_into(pair.clone(), conn(2)).unwrap();
         assert_eq!(pair.next(), QpReport::Ended("accept failed"));
     }
 }

@@ -8,20 +8,20 @@ use dapl::error::{Error, Result};
 use dapl::provider::{ConnId, ConnRequest, RequestInfo};
 use dapl::runtime::handle::ObjectId;
 
-use crate::cm::IncomingRequest;
+use crate::cm::WaitingRequest;
 use crate::device::Device;
 use crate::qp::queue_pair::Qp;
 
 /// A connection request of a peer, which the consumer has neither accepted nor rejected.
 pub struct ConnectionRequest {
     device: Arc<Device>,
-    waiting: Box<dyn IncomingRequest>,
+    waiting: WaitingRequest,
     info: RequestInfo,
 }
 
 /// Passes a request to the listener of the object layer. Rejects it if the listener was freed or its queue is full.
 /// Called by the engine thread only.
-pub(super) fn arrived(device: &Arc<Device>, listener: ObjectId, waiting: Box<dyn IncomingRequest>, info: RequestInfo) {
+pub(super) fn arrived(device: &Arc<Device>, listener: ObjectId, waiting: WaitingRequest, info: RequestInfo) {
     let request = ConnectionRequest { device: device.clone(), waiting, info: info.clone() };
     // The sink returns a request that it does not take. Its drop rejects it.
     drop(device.sink.request(listener, request, info));

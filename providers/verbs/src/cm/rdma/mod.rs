@@ -29,7 +29,7 @@ use rdma_cm_sys::*;
 
 use self::connection::{ConnectTarget, RdmaConnection};
 use self::waiting::RdmaRequest;
-use super::{ListenGuard, Manager, request};
+use super::{ListenGuard, Manager, WaitingRequest, request};
 use crate::device::Device;
 use crate::engine::{EventHandler, READ, WatchedDescriptor};
 use crate::qp::{CmQueuePair, QpCore};
@@ -206,11 +206,12 @@ impl RdmaManager {
         let reported_len =
             if self.is_iwarp { event.private_data.len() } else { event.private_data.len().min(MAX_REQUEST_DATA) };
         self.owners.lock().insert(number, EventOwner::Request(has_peer_ended.clone()));
-        let request = RdmaRequest { manager, number, id: Some(id), params: event.params, has_peer_ended };
+        let request = RdmaRequest { manager, number, id, params: event.params, has_peer_ended };
+        let request = WaitingRequest::new(Arc::new(request));
         match owner {
             Some(EventOwner::Listener(listener)) => {
                 let info = RequestInfo { peer, private_data: event.private_data, reported_len };
-                request::arrived(device, listener, Box::new(request), info);
+                request::arrived(device, listener, request, info);
             }
             // The listener was freed before this event was handled.
             _ => drop(request), // The drop rejects the request.
@@ -288,9 +289,12 @@ impl Manager for RdmaManager {
         let listener = CmId::new(&self.channel, number).map_err(failed)?;
         listener.bind(SocketAddr::new(self.address, port_of(qual))).map_err(failed)?;
         self.owners.lock().insert(number, EventOwner::Listener(id));
-        let listening = RdmaListener { manager: self.me.clone(), number, _id: listener };
-        listening._id.listen(0).map_err(failed)?;
-        Ok(Box::new(listening))
+        listener.listen(0).inspect_err(|_| self.release(number)).map_err(failed)?;
+        let manager = self.me.clone();
+        Ok(ListenGuard::new(move || {
+            manager.upgrade().into_iter().for_each(|manager| manager.release(number));
+            drop(listener);
+        }))
     }
 
     fn connect(&self, qp: &Arc<QpCore>, spec: &ConnectSpec<'_>, conn: ConnId) -> Result<()> {
@@ -344,21 +348,6 @@ fn failure_of_connect(peer: IpAddr, error: &io::Error) -> Error {
         _ => {
             log::warn!("cannot resolve the address {peer}: {error}; check the routes of this host (ip route)");
             Error::InvalidAddress(AddressProblem::Unreachable)
-        }
-    }
-}
-
-/// A listening id. Dropping it stops listening.
-struct RdmaListener {
-    manager: Weak<RdmaManager>,
-    number: usize,
-    _id: CmId,
-}
-
-impl Drop for RdmaListener {
-    fn drop(&mut self) {
-        if let Some(manager) = self.manager.upgrade() {
-            manager.release(self.number);
         }
     }
 }

@@ -21,20 +21,18 @@ use dapl_software::listener_retry::Retry;
 /// consumer's data follow (spec/endpoints 10.4).
 pub(super) const REJECTION: [u8; 4] = [1, 2, 1, 2];
 
-/// A connection request that waits for the consumer's decision. Dropping it rejects it.
+/// A connection request that waits for the consumer's decision.
 pub(super) struct RdmaRequest {
     pub(super) manager: Arc<RdmaManager>,
     pub(super) number: usize,
-    pub(super) id: Option<Arc<CmId>>,
+    pub(super) id: Arc<CmId>,
     pub(super) params: ConnParams,
     pub(super) has_peer_ended: Arc<Mutex<bool>>,
 }
 
 impl IncomingRequest for RdmaRequest {
-    fn accept(mut self: Box<Self>, qp: &Arc<QpCore>, private_data: &[u8], conn: ConnId) -> Result<()> {
-        let (Some(id), Some(device)) = (self.id.take(), self.manager.device.upgrade()) else {
-            return Err(Error::Internal);
-        };
+    fn accept(self: Arc<Self>, qp: &Arc<QpCore>, private_data: &[u8], conn: ConnId) -> Result<()> {
+        let device = self.manager.device.upgrade().ok_or(Error::Internal)?;
         let reads = qp.reads();
         let params = ConnParams {
             responder_resources: self.params.responder_resources.min(reads.incoming),
@@ -44,13 +42,13 @@ impl IncomingRequest for RdmaRequest {
             ..self.params
         };
         let target = ConnectTarget {
-            peer: id.peer().unwrap_or_else(|| SocketAddr::new(self.manager.address, 0)),
+            peer: self.id.peer().unwrap_or_else(|| SocketAddr::new(self.manager.address, 0)),
             private_data: Vec::new(),
             began: Instant::now(),
             retry: Retry::new(Duration::ZERO),
         };
         let answer = Some((params, private_data.to_vec()));
-        let link = RdmaConnection::new(&self.manager, self.number, id, qp, target, answer);
+        let link = RdmaConnection::new(&self.manager, self.number, self.id.clone(), qp, target, answer);
         qp.attach(conn, link.clone()).inspect_err(|_| self.manager.release(self.number))?;
         self.manager.owners.lock().insert(self.number, EventOwner::Link(link.clone()));
         let accepted = match *self.has_peer_ended.lock() {
@@ -67,27 +65,14 @@ impl IncomingRequest for RdmaRequest {
         Ok(())
     }
 
-    fn reject(mut self: Box<Self>, private_data: &[u8]) {
-        if let Some(id) = self.id.take() {
-            self.end(id.reject(&[&REJECTION, private_data].concat()));
-        }
-    }
-}
-
-impl RdmaRequest {
-    /// Releases the id after a rejection was sent.
-    fn end(&self, rejected: io::Result<()>) {
+    fn reject(&self, private_data: Option<&[u8]>) {
+        let rejected = match private_data {
+            Some(private_data) => self.id.reject(&[&REJECTION, private_data].concat()),
+            None => self.id.reject_unserved().or_else(|_| self.id.reject(&REJECTION)),
+        };
         if let Err(error) = rejected {
             log::debug!("cannot reject a connection request, which has probably ended: {error}");
         }
         self.manager.release(self.number);
-    }
-}
-
-impl Drop for RdmaRequest {
-    fn drop(&mut self) {
-        if let Some(id) = self.id.take() {
-            self.end(id.reject_unserved().or_else(|_| id.reject(&REJECTION)));
-        }
     }
 }

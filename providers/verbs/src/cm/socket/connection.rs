@@ -96,7 +96,7 @@ impl SocketConnection {
 
     /// Attaches a request that the consumer accepts to a queue pair; the engine thread sends the accept. On an error,
     /// the request is rejected.
-    pub(super) fn accept(
+    pub(super) fn accept_into(
         self: &Arc<Self>,
         pair: Arc<dyn CmQueuePair>,
         private_data: &[u8],

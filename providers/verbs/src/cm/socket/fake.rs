@@ -19,7 +19,7 @@ use parking_lot::Mutex;
 use super::SocketContext;
 use super::gid_lookup::GidLookup;
 use super::path::LocalEnd;
-use crate::cm::IncomingRequest;
+use crate::cm::WaitingRequest;
 use crate::engine::Engine;
 use crate::qp::state::PathToRts;
 use crate::qp::{CmConnection, CmQueuePair, ReadLimits};
@@ -35,7 +35,7 @@ pub(in crate::cm) struct TestEngine {
     requests: (Sender<DeliveredRequest>, Mutex<Receiver<DeliveredRequest>>),
 }
 
-type DeliveredRequest = (ObjectId, Box<dyn IncomingRequest>, RequestInfo);
+type DeliveredRequest = (ObjectId, WaitingRequest, RequestInfo);
 
 impl TestEngine {
     pub(in crate::cm) fn new() -> Self {

@@ -38,7 +38,7 @@ use dapl::provider::{ConnId, ConnectSpec, PeerAddress, RequestInfo};
 use dapl::runtime::handle::ObjectId;
 use parking_lot::Mutex;
 
-use super::{IncomingRequest, ListenGuard, Manager, request};
+use super::{IncomingRequest, ListenGuard, Manager, WaitingRequest, request};
 use crate::device::Device;
 use crate::engine::{Engine, EventHandler, READ, WatchedDescriptor};
 use crate::qp::{CmConnection, CmQueuePair, QpCore};
@@ -56,7 +56,7 @@ const MAX_ACCEPTS: usize = 64;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 type ChooseLocalEnd = dyn Fn(LocalEnd, &Gid) -> Option<LocalEnd> + Send + Sync;
-type RequestSink = dyn Fn(ObjectId, Box<dyn IncomingRequest>, RequestInfo) + Send + Sync;
+type RequestSink = dyn Fn(ObjectId, WaitingRequest, RequestInfo) + Send + Sync;
 
 /// State shared by all connections of an IA with the connection manager `socket` or `none`.
 pub(super) struct SocketContext {
@@ -176,7 +176,7 @@ impl SocketManager {
 
 impl Manager for SocketManager {
     fn listen(&self, qual: u64, id: ObjectId) -> Result<ListenGuard> {
-        self.open(qual, id).map(|listener| Box::new(OpenListener(listener)) as ListenGuard)
+        self.open(qual, id).map(|listener| ListenGuard::new(move || listener.close()))
     }
 
     fn connect(&self, qp: &Arc<QpCore>, spec: &ConnectSpec<'_>, conn: ConnId) -> Result<()> {
@@ -202,15 +202,6 @@ struct ListeningSocket {
     watch: Option<WatchedDescriptor>,
     /// Whether a failed accept was logged. Cleared by the next successful accept.
     is_reported: bool,
-}
-
-/// Stops listening when dropped.
-struct OpenListener(Arc<TcpListening>);
-
-impl Drop for OpenListener {
-    fn drop(&mut self) {
-        self.0.close();
-    }
 }
 
 impl TcpListening {
@@ -268,7 +259,7 @@ impl TcpListening {
         let peer = SocketAddr::new(connection.address(params), connection.peer.port());
         let private_data = params.private_data.clone();
         let info = RequestInfo { peer, reported_len: private_data.len(), private_data };
-        (self.context.arrived)(self.id, Box::new(SocketRequest(Some(connection.clone()))), info);
+        (self.context.arrived)(self.id, WaitingRequest::new(connection.clone()), info);
     }
 
     /// Removes a TCP connection from those without a complete request.
@@ -314,29 +305,17 @@ impl EventHandler for TcpListening {
     }
 }
 
-/// A request that waits for the consumer's decision. Dropping it rejects the request as not served: in the format of
-/// 2.0 by a message, in that of 1.2 by closing the TCP connection.
-struct SocketRequest(Option<Arc<SocketConnection>>);
-
-impl SocketRequest {
-    fn accept_into(mut self, pair: Arc<dyn CmQueuePair>, private_data: &[u8], conn: ConnId) -> Result<()> {
-        let connection = self.0.take().ok_or(Error::Internal)?;
-        connection.accept(pair, private_data, conn)
-    }
-}
-
-impl IncomingRequest for SocketRequest {
-    fn accept(self: Box<Self>, qp: &Arc<QpCore>, private_data: &[u8], conn: ConnId) -> Result<()> {
+impl IncomingRequest for SocketConnection {
+    fn accept(self: Arc<Self>, qp: &Arc<QpCore>, private_data: &[u8], conn: ConnId) -> Result<()> {
         self.accept_into(qp.clone(), private_data, conn)
     }
 
-    fn reject(mut self: Box<Self>, private_data: &[u8]) {
-        self.0.take().into_iter().for_each(|connection| connection.refuse(private_data));
-    }
-}
-
-impl Drop for SocketRequest {
-    fn drop(&mut self) {
-        self.0.take().into_iter().for_each(|connection| connection.end());
+    /// Without private data, rejects the request as not served: in the format of 2.0 by a message, in that of 1.2 by
+    /// closing the TCP connection.
+    fn reject(&self, private_data: Option<&[u8]>) {
+        match private_data {
+            Some(private_data) => self.refuse(private_data),
+            None => self.end(),
+        }
     }
 }

@@ -1,19 +1,18 @@
 //! Tests of the connection manager `socket` over real sockets: between two managers, and with peers that send the bytes
 //! of the C implementation, invalid data or nothing.
 
-use std::any::Any;
 use std::io::{Read, Write};
 use std::net::{IpAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
-use dapl::error::Error;
-use dapl::provider::{ConnectSpec, PeerAddress};
+use dapl::error::{Error, Result};
+use dapl::provider::{ConnId, ConnectSpec, PeerAddress};
 
 use super::fake::{FakeQp, QpReport, TestEngine, V4_GID, conn};
 use super::wire::{DISCONNECT, Format};
-use super::{SocketContext, SocketManager, SocketRequest, TcpListening};
-use crate::cm::IncomingRequest;
+use super::{SocketConnection, SocketContext, SocketManager, TcpListening};
+use crate::cm::{IncomingRequest, WaitingRequest};
 
 /// The confirmation in the format of 1.2.
 const READY: [u8; 2] = [0x0E, 0x0F];
@@ -52,7 +51,7 @@ impl TestManager {
         self.connect_to(self.port, pair, private_data, attempt).unwrap();
     }
 
-    fn connect_to(&self, port: u16, pair: &Arc<FakeQp>, private_data: &[u8], attempt: u32) -> dapl::error::Result<()> {
+    fn connect_to(&self, port: u16, pair: &Arc<FakeQp>, private_data: &[u8], attempt: u32) -> Result<()> {
         let address = PeerAddress::Ip(self.stage.address());
         let spec = ConnectSpec { address: &address, qual: qual_of(self.manager.format, port), private_data };
         self.manager.connect_pair(pair.clone(), &spec, conn(attempt))
@@ -66,11 +65,10 @@ impl TestManager {
     }
 
     /// Waits for the next request. Returns it with its private data and the peer's address.
-    fn request(&self) -> (Box<SocketRequest>, Vec<u8>, IpAddr) {
+    fn request(&self) -> (WaitingRequest, Vec<u8>, IpAddr) {
         let (id, waiting, info) = self.stage.request();
         assert_eq!((id, info.reported_len), (conn(1).ep, info.private_data.len()));
-        let waiting: Box<dyn Any> = waiting;
-        (waiting.downcast::<SocketRequest>().unwrap(), info.private_data, info.peer.ip())
+        (waiting, info.private_data, info.peer.ip())
     }
 
     /// Returns two connected queue pairs.
@@ -82,6 +80,13 @@ impl TestManager {
         assert_eq!(active.next(), QpReport::BroughtUp { number: 0x20, gid: self.stage.gid() });
         assert_eq!([active.next(), passive.next()], [QpReport::Established(vec![]), QpReport::Established(vec![])]);
         (active, passive)
+    }
+}
+
+impl WaitingRequest {
+    /// Accepts the request with a fake queue pair.
+    fn accept_into(self, pair: Arc<FakeQp>, private_data: &[u8], conn: ConnId) -> Result<()> {
+        self.into_inner::<SocketConnection>().accept_into(pair, private_data, conn)
     }
 }
 
@@ -414,8 +419,9 @@ fn close_ends_the_connection_and_frees_the_port_of_duplicated_sockets() {
     let active = FakeQp::new(1);
     manager.connect(&active, b"", 1);
     let (caller, ..) = manager.request();
-    let socket = caller.0.as_ref().unwrap().socket();
-    drop(caller);
+    let connection = caller.into_inner::<SocketConnection>();
+    let socket = connection.socket();
+    connection.reject(None);
     assert_eq!(active.next(), QpReport::Ended("rejected"));
     manager.listener.close();
     let again = manager.manager.open(manager.port.into(), conn(1).ep);
