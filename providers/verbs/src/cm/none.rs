@@ -202,7 +202,7 @@ impl AssumedConnection {
             return self.bring_up(&local, local.gid);
         }
         let me = self.me.clone();
-        self.context.gid_lookup.find(self.address, local.is_ethernet, move |gid| {
+        self.context.find_gid(self.address, local.is_ethernet, move |gid| {
             let Some(connection) = me.upgrade() else { return };
             match gid {
                 Some(gid) => connection.bring_up(&local, gid),

@@ -266,7 +266,7 @@ impl SocketConnection {
         }
         let me = self.me.clone();
         let address = self.address(&params);
-        self.context.gid_lookup.find(address, local.is_ethernet, move |gid| {
+        self.context.find_gid(address, local.is_ethernet, move |gid| {
             let Some(connection) = me.upgrade() else { return };
             match gid {
                 Some(gid) => connection.bring_up(&local, &ConnectParams { gid, ..params }),

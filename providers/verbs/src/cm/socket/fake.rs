@@ -17,7 +17,6 @@ use ibverbs_sys::IBV_LINK_LAYER_ETHERNET;
 use parking_lot::Mutex;
 
 use super::SocketContext;
-use super::gid_lookup::GidLookup;
 use super::path::LocalEnd;
 use crate::cm::WaitingRequest;
 use crate::engine::Engine;
@@ -58,7 +57,7 @@ impl TestEngine {
         let sender = self.requests.0.clone();
         SocketContext {
             engine: self.engine.clone(),
-            gid_lookup: GidLookup::new(&self.engine),
+            names: Arc::default(),
             address: Some(self.address()),
             listener_wait: Duration::ZERO,
             local: Box::new(|| Some(local())),

@@ -8,31 +8,26 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use crate::cm::name_service::{Gid, NameService};
 use parking_lot::Mutex;
 
-use crate::engine::Engine;
+use super::SocketContext;
+use crate::cm::name_service::{Gid, NameService};
 use crate::gid;
 
-/// Looks up GIDs without blocking the engine thread.
-pub(crate) struct GidLookup {
-    names: Arc<NameService>,
-    engine: Arc<Engine>,
-}
-
-impl GidLookup {
-    pub(crate) fn new(engine: &Arc<Engine>) -> Self {
-        GidLookup { names: Arc::default(), engine: engine.clone() }
-    }
-
-    /// Calls `then` with the result on the engine thread, immediately or later. `then` must hold only weak references
-    /// to objects of the IA, so that a lookup in progress does not keep them alive. Called by the engine thread only.
-    pub(crate) fn find(&self, address: IpAddr, is_ethernet: bool, then: impl FnOnce(Option<Gid>) + Send + 'static) {
-        let names = self.names.clone();
+impl SocketContext {
+    /// Looks up a GID without blocking the engine thread. Calls `then` with the result on the engine thread,
+    /// immediately or later. `then` must hold only weak references to objects of the IA, so that a lookup in progress
+    /// does not keep them alive. Called by the engine thread only.
+    pub(in crate::cm) fn find_gid(
+        &self,
+        address: IpAddr,
+        is_ethernet: bool,
+        then: impl FnOnce(Option<Gid>) + Send + 'static,
+    ) {
+        let (names, engine) = (self.names.clone(), self.engine.clone());
         if names.is_read() {
             return then(gid_of(&names, address, is_ethernet));
         }
-        let engine = self.engine.clone();
         let then = Arc::new(Mutex::new(Some(then)));
         let later = then.clone();
         let look_up = move || {

@@ -17,7 +17,7 @@
 mod connection;
 #[cfg(test)]
 pub(super) mod fake;
-pub(super) mod gid_lookup;
+mod gid_lookup;
 pub(super) mod path;
 mod protocol;
 mod tcp;
@@ -32,7 +32,7 @@ use std::os::fd::AsFd;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use crate::cm::name_service::Gid;
+use crate::cm::name_service::{Gid, NameService};
 use dapl::error::{AddressProblem, Error, Resource, Result};
 use dapl::provider::{ConnId, ConnectSpec, PeerAddress, RequestInfo};
 use dapl::runtime::handle::ObjectId;
@@ -43,7 +43,6 @@ use crate::device::Device;
 use crate::engine::{Engine, EventHandler, READ, WatchedDescriptor};
 use crate::qp::{CmConnection, CmQueuePair, QpCore};
 use connection::SocketConnection;
-use gid_lookup::GidLookup;
 use path::LocalEnd;
 use protocol::Protocol;
 use wire::{ConnectParams, Format, PathLimits};
@@ -61,7 +60,7 @@ type RequestSink = dyn Fn(ObjectId, WaitingRequest, RequestInfo) + Send + Sync;
 /// State shared by all connections of an IA with the connection manager `socket` or `none`.
 pub(super) struct SocketContext {
     pub(super) engine: Arc<Engine>,
-    pub(super) gid_lookup: GidLookup,
+    names: Arc<NameService>,
     /// The IA's address, as sent to peers.
     pub(super) address: Option<IpAddr>,
     /// Time for which a request that finds no listener is retried.
@@ -80,7 +79,7 @@ impl SocketContext {
         let (at, of, to) = (Arc::downgrade(device), Arc::downgrade(device), Arc::downgrade(device));
         SocketContext {
             engine: device.engine.clone(),
-            gid_lookup: GidLookup::new(&device.engine),
+            names: Arc::default(),
             address: device.address,
             listener_wait: device.settings.listener_wait,
             local: Box::new(move || at.upgrade().and_then(|device| path::local(&device))),
