@@ -38,6 +38,8 @@ pub(crate) struct Mr {
     pub(crate) lkey: u32,
     /// Key for RDMA operations of peers.
     pub(crate) rkey: u32,
+    /// `IBV_ACCESS_*` flags of the registration.
+    pub(crate) flags: u32,
     pd: Arc<Pd>,
 }
 
@@ -53,7 +55,7 @@ impl Mr {
         })?;
         // SAFETY: `handle` was returned by `ibv_reg_mr`.
         let (lkey, rkey) = unsafe { ((*handle.as_ptr()).lkey, (*handle.as_ptr()).rkey) };
-        Ok(Mr { handle, lkey, rkey, pd: pd.clone() })
+        Ok(Mr { handle, lkey, rkey, flags, pd: pd.clone() })
     }
 }
 

@@ -53,8 +53,6 @@ pub struct Mr {
     /// Registration for peers, if their rights need a separate one.
     remote: Option<ibv::Mr>,
     access: Access,
-    /// Whether windows can be bound to `local`.
-    is_bindable: bool,
     keys: Arc<LocalKeys>,
 }
 
@@ -69,11 +67,11 @@ impl Mr {
         has_windows: bool,
         keys: &Arc<LocalKeys>,
     ) -> Result<Self> {
-        let DeviceMr { mr: local, is_bindable } = register(pd, region, local_flags(access), has_windows)?;
+        let local = register(pd, region, local_flags(access), has_windows)?;
         let needs_two = (access.remote_write || access.remote_atomic) && !access.local_write;
         let remote = needs_two.then(|| register(pd, region, remote_flags(access), false)).transpose()?;
         keys.add(local.lkey, pd.id(), region, access.local_write);
-        Ok(Mr { local, remote: remote.map(|both| both.mr), access, is_bindable, keys: keys.clone() })
+        Ok(Mr { local, remote, access, keys: keys.clone() })
     }
 }
 
@@ -95,25 +93,18 @@ impl MemoryRegion for Mr {
     }
 }
 
-/// A memory region of the device, and whether windows can be bound to it.
-struct DeviceMr {
-    mr: ibv::Mr,
-    is_bindable: bool,
-}
-
-fn register(pd: &Pd, region: Region, access: u32, wants_binds: bool) -> Result<DeviceMr> {
-    if wants_binds {
-        match ibv::Mr::new(&pd.0, region, access | flags::IBV_ACCESS_MW_BIND) {
-            Ok(mr) => return Ok(DeviceMr { mr, is_bindable: true }),
-            // The kernel requires write access for the right to bind windows, and read-only memory has none. So the
-            // memory is registered without this right.
-            Err(error) if error.raw_os_error() == Some(libc::EFAULT) && access & WRITES == 0 => {}
-            Err(error) => return Err(refusal::registration(pd.0.context.name(), region, &error)),
+/// Registers memory. `wants_binds`: also with the right to bind windows to it, if the memory allows it.
+fn register(pd: &Pd, region: Region, access: u32, wants_binds: bool) -> Result<ibv::Mr> {
+    let binds = if wants_binds { flags::IBV_ACCESS_MW_BIND } else { 0 };
+    let registered = match ibv::Mr::new(&pd.0, region, access | binds) {
+        // The kernel requires write access for the right to bind windows, and read-only memory has none. So the memory
+        // is registered without this right.
+        Err(error) if wants_binds && error.raw_os_error() == Some(libc::EFAULT) && access & WRITES == 0 => {
+            ibv::Mr::new(&pd.0, region, access)
         }
-    }
-    let mr = ibv::Mr::new(&pd.0, region, access);
-    let mr = mr.map_err(|error| refusal::registration(pd.0.context.name(), region, &error))?;
-    Ok(DeviceMr { mr, is_bindable: false })
+        registered => registered,
+    };
+    registered.map_err(|error| refusal::registration(pd.0.context.name(), region, &error))
 }
 
 const WRITES: u32 = flags::IBV_ACCESS_LOCAL_WRITE | flags::IBV_ACCESS_REMOTE_WRITE;
@@ -189,7 +180,7 @@ impl SharedMw {
         bind: Option<Bind<'_, Mr>>,
         post: impl FnOnce(&ibv::Mw, Option<(&ibv::Mr, Region, u32)>) -> io::Result<u32>,
     ) -> Result<(PendingBind, u32)> {
-        if bind.as_ref().is_some_and(|bind| !bind.mr.is_bindable) {
+        if bind.as_ref().is_some_and(|bind| bind.mr.local.flags & flags::IBV_ACCESS_MW_BIND == 0) {
             log::debug!("cannot bind a window to read-only memory: the kernel does not allow it");
             return Err(Error::Privileges(MissingRight::Read));
         }
