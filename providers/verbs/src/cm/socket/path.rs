@@ -13,7 +13,7 @@ use std::net::Ipv6Addr;
 use super::wire::PathLimits;
 use crate::cm::name_service::Gid;
 use ibverbs_sys::{
-    IBV_LINK_LAYER_ETHERNET, IBV_MTU_256, IBV_MTU_512, IBV_MTU_1024, IBV_MTU_2048, IBV_MTU_4096, ibv_ah_attr, ibv_gid,
+    IBV_LINK_LAYER_ETHERNET, IBV_MTU_256, IBV_MTU_4096, ibv_ah_attr, ibv_gid,
     ibv_global_route, ibv_mtu, ibv_port_attr, ibv_qp_attr, ibv_qp_attr_mask as mask, ibv_qp_state,
 };
 
@@ -248,19 +248,15 @@ pub(crate) fn pkey_index(key: u16, table: impl IntoIterator<Item = String>) -> O
     table.into_iter().position(is_of_partition).and_then(|index| u16::try_from(index).ok())
 }
 
-/// Returns the `ibv_mtu` code for a number of bytes per packet.
+/// Returns the `ibv_mtu` code for a number of bytes per packet: 1 for 256, and one more for twice as many bytes.
 fn mtu(bytes: u32) -> ibv_mtu {
-    match bytes {
-        256 => IBV_MTU_256,
-        512 => IBV_MTU_512,
-        2048 => IBV_MTU_2048,
-        4096 => IBV_MTU_4096,
-        _ => IBV_MTU_1024,
-    }
+    bytes.ilog2() - 7
 }
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use ibverbs_sys::{IBV_MTU_512, IBV_MTU_1024, IBV_MTU_2048};
+
     use super::*;
 
     const REMOTE: RemoteEnd = RemoteEnd { lid: 5, number: 0x11, gid: [9; 16], limits: None };
@@ -321,6 +317,8 @@ pub(crate) mod tests {
 
     #[test]
     fn path_mtu_is_limited_by_port_and_setting() {
+        let codes = [IBV_MTU_256, IBV_MTU_512, IBV_MTU_1024, IBV_MTU_2048, IBV_MTU_4096];
+        assert_eq!([256, 512, 1024, 2048, 4096].map(mtu), codes);
         let mut local = port(IBV_LINK_LAYER_ETHERNET);
         local.active_mtu = IBV_MTU_512;
         assert_eq!(local.path(&REMOTE, READS).to_receive.attributes.path_mtu, IBV_MTU_512);
