@@ -23,11 +23,8 @@ use crate::engine::Engine;
 use crate::ibv;
 use crate::memory::Pd;
 use crate::qp::gather::with_sges;
-use crate::qp::work::SavedSegments;
+use crate::qp::work::{SavedSegments, WorkId};
 use crate::shared_device::{EventTarget, ObjectEvent};
-
-/// Top bit of the work request id of a receive in a shared receive queue. The other bits are its slot.
-const SHARED: u64 = 1 << 63;
 
 /// The object layer's handle of a shared receive queue.
 pub struct Srq(pub(crate) Arc<SrqCore>);
@@ -152,7 +149,7 @@ impl SharedReceiveQueue for Srq {
     fn post_recv(&self, segments: &[Segment], cookie: u64) -> Result<()> {
         with_sges(segments, |list, _| {
             let slot = self.0.slots.lock().allocate(cookie, segments).ok_or(Error::Exhausted(Resource::Memory))?;
-            self.0.hw.post_recv(SHARED | slot as u64, list).map_err(|error| {
+            self.0.hw.post_recv(WorkId::shared(slot), list).map_err(|error| {
                 self.0.slots.lock().release(slot);
                 match error.raw_os_error() {
                     Some(libc::ENOMEM | libc::EAGAIN) => Error::Exhausted(Resource::Memory),

@@ -108,7 +108,7 @@ impl QpTable {
     #[inline(always)]
     pub(super) fn complete(&self, pending: &mut PendingCompletions, wc: &ibv_wc, out: &mut PollBuffer<'_>) {
         match WorkId::parse(wc.wr_id) {
-            WorkId::Own { slot, .. } => {
+            WorkId::Own(slot) => {
                 let Some(Some((core, side))) = self.slots.get(slot as usize) else { return };
                 match side {
                     QueueSide::Recv => {

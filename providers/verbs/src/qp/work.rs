@@ -18,8 +18,8 @@ const EPOCH_BITS: u32 = 12;
 /// Decoded id of a completion.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum WorkId {
-    /// Work in the send queue or receive queue of a queue pair.
-    Own { slot: u32, epoch: u32, number: u32 },
+    /// Work in the send queue or receive queue with this slot in its completion queue.
+    Own(u32),
     /// A receive in this slot of a shared receive queue.
     Shared(u64),
 }
@@ -39,8 +39,13 @@ impl WorkId {
         if id & SHARED != 0 {
             return WorkId::Shared(id & !SHARED);
         }
-        let epoch = (id >> 32) as u32 & ((1 << EPOCH_BITS) - 1);
-        WorkId::Own { slot: (id >> (32 + EPOCH_BITS)) as u32, epoch, number: id as u32 }
+        WorkId::Own((id >> (32 + EPOCH_BITS)) as u32)
+    }
+
+    /// Encodes the id of a receive in this slot of a shared receive queue.
+    #[inline]
+    pub(crate) fn shared(slot: usize) -> u64 {
+        SHARED | slot as u64
     }
 }
 
@@ -304,10 +309,12 @@ mod tests {
     #[test]
     fn work_ids_round_trip() {
         for (slot, epoch, number) in [(0, 0, 0), (WorkId::SLOTS - 1, 4095, u32::MAX), (5, 7, 9)] {
-            let parsed = WorkId::parse(WorkId::pack(slot, epoch, number));
-            assert_eq!(parsed, WorkId::Own { slot, epoch, number });
+            let id = WorkId::pack(slot, epoch, number);
+            assert_eq!(WorkId::parse(id), WorkId::Own(slot));
+            assert_eq!((id >> 32) as u32 & 4095, epoch);
+            assert_eq!(id as u32, number);
         }
-        assert_eq!(WorkId::parse(SHARED | 77), WorkId::Shared(77));
+        assert_eq!(WorkId::parse(WorkId::shared(77)), WorkId::Shared(77));
     }
 
     #[test]
