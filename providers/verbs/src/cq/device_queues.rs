@@ -99,8 +99,24 @@ impl DeviceQueues {
         self.cqs.iter().map(|hw| &*hw.cq)
     }
 
-    /// Reserves capacity for `count` more completions: in an existing device queue, which may grow, or in a new one.
-    pub(super) fn reserve(&mut self, params: &DeviceCqParams, count: u32) -> Result<Arc<ibv::Cq>> {
+    /// Reserves capacity for `count` completions: in an existing device queue, which may grow, or in a new one. `srq`: id
+    /// of the shared receive queue whose receives complete there; only its first queue pair needs new capacity.
+    pub(super) fn reserve(
+        &mut self,
+        params: &DeviceCqParams,
+        srq: Option<usize>,
+        count: u32,
+    ) -> Result<Arc<ibv::Cq>> {
+        if let Some(queue) = self.shared.iter_mut().find(|shared| Some(shared.srq) == srq) {
+            queue.users += 1;
+            return Ok(queue.cq.clone());
+        }
+        let cq = self.reserve_new(params, count)?;
+        self.shared.extend(srq.map(|srq| SrqReservation { srq, cq: cq.clone(), count, users: 1 }));
+        Ok(cq)
+    }
+
+    fn reserve_new(&mut self, params: &DeviceCqParams, count: u32) -> Result<Arc<ibv::Cq>> {
         for hw in &mut self.cqs {
             let wanted = hw.reserved.saturating_add(count);
             if wanted <= hw.cq.capacity() || params.grow(&hw.cq, wanted) {
@@ -113,18 +129,6 @@ impl DeviceQueues {
         hw.reserved = count;
         let cq = hw.cq.clone();
         self.cqs.push(hw);
-        Ok(cq)
-    }
-
-    /// Reserves capacity for a queue pair that uses the shared receive queue `srq` with `count` receives. Only the
-    /// first queue pair of a shared receive queue needs new capacity.
-    pub(super) fn reserve_shared(&mut self, params: &DeviceCqParams, srq: usize, count: u32) -> Result<Arc<ibv::Cq>> {
-        if let Some(queue) = self.shared.iter_mut().find(|shared| shared.srq == srq) {
-            queue.users += 1;
-            return Ok(queue.cq.clone());
-        }
-        let cq = self.reserve(params, count)?;
-        self.shared.push(SrqReservation { srq, cq: cq.clone(), count, users: 1 });
         Ok(cq)
     }
 
@@ -149,21 +153,18 @@ impl DeviceQueues {
         Ok(())
     }
 
-    /// Releases reserved capacity. The device queue does not shrink.
-    pub(super) fn release(&mut self, cq: &Arc<ibv::Cq>, count: u32) {
+    /// Releases the capacity that a queue pair has reserved by [`Self::reserve`]. That of a shared receive queue is
+    /// released with its last queue pair. The device queue does not shrink.
+    pub(super) fn release(&mut self, cq: &Arc<ibv::Cq>, srq: Option<usize>, mut count: u32) {
+        if let Some(index) = self.shared.iter().position(|shared| Some(shared.srq) == srq) {
+            self.shared[index].users -= 1;
+            if self.shared[index].users > 0 {
+                return;
+            }
+            count = self.shared.swap_remove(index).count;
+        }
         if let Some(hw) = self.cqs.iter_mut().find(|hw| Arc::ptr_eq(&hw.cq, cq)) {
             hw.reserved = hw.reserved.saturating_sub(count);
-        }
-    }
-
-    /// Called when a queue pair with this shared receive queue is dropped. Releases the capacity with the last such
-    /// queue pair.
-    pub(super) fn release_shared(&mut self, srq: usize) {
-        let Some(index) = self.shared.iter().position(|shared| shared.srq == srq) else { return };
-        self.shared[index].users -= 1;
-        if self.shared[index].users == 0 {
-            let SrqReservation { cq, count, .. } = self.shared.swap_remove(index);
-            self.release(&cq, count);
         }
     }
 }

@@ -167,21 +167,12 @@ impl CqCore {
         LockedCq { cq: self, inner: self.inner.lock() }
     }
 
-    /// Reserves capacity for `count` more completions in a queue of the device; creates the queue if necessary.
-    pub(crate) fn reserve(&self, count: u32) -> Result<Arc<ibv::Cq>> {
-        self.reserved(|queues| queues.reserve(&self.params, count))
-    }
-
-    /// Reserves capacity for the `count` receives of a shared receive queue that a queue pair uses. `srq`: id of that
-    /// queue.
-    pub(crate) fn reserve_shared(&self, srq: usize, count: u32) -> Result<Arc<ibv::Cq>> {
-        self.reserved(|queues| queues.reserve_shared(&self.params, srq, count))
-    }
-
-    fn reserved(&self, reserve: impl FnOnce(&mut DeviceQueues) -> Result<Arc<ibv::Cq>>) -> Result<Arc<ibv::Cq>> {
+    /// Reserves capacity for `count` completions in a queue of the device; creates the queue if necessary. `srq`: id of
+    /// the shared receive queue whose receives complete there.
+    pub(crate) fn reserve(&self, srq: Option<usize>, count: u32) -> Result<Arc<ibv::Cq>> {
         let mut inner = self.lock();
         let before = inner.queues.len();
-        let cq = reserve(&mut inner.queues)?;
+        let cq = inner.queues.reserve(&self.params, srq, count)?;
         if inner.queues.len() > before && inner.pending.device_armed {
             cq.arm(inner.pending.is_solicited_only()).map_err(|error| self.cannot_arm(&error))?;
         }
@@ -193,14 +184,9 @@ impl CqCore {
         self.lock().queues.grow_shared(&self.params, srq, count)
     }
 
-    /// Releases capacity for `count` completions in this device queue.
-    pub(crate) fn release(&self, cq: &Arc<ibv::Cq>, count: u32) {
-        self.lock().queues.release(cq, count);
-    }
-
-    /// Releases the reservation of a dropped queue pair that used this shared receive queue.
-    pub(crate) fn release_shared(&self, srq: usize) {
-        self.lock().queues.release_shared(srq);
+    /// Releases the capacity that [`Self::reserve`] has reserved in this device queue.
+    pub(crate) fn release(&self, cq: &Arc<ibv::Cq>, srq: Option<usize>, count: u32) {
+        self.lock().queues.release(cq, srq, count);
     }
 
     /// Schedules the engine's next check whether consumer threads poll, unless one is scheduled.

@@ -177,11 +177,11 @@ impl QpCore {
         };
         let (recv_cq, request_cq) = (queue(spec.recv_cq)?, queue(spec.request_cq)?);
         let shared = spec.shared.map(|SharedRecvs { srq, token }| (srq.0.clone(), token));
-        let of_recvs =
-            shared.as_ref().map_or(CapacityUser::Own(spec.max_recvs), |(srq, _)| CapacityUser::Shared(srq.clone()));
+        let (srq, max_recvs) =
+            shared.as_ref().map_or((None, spec.max_recvs), |(srq, _)| (Some(srq.id), srq.capacity()));
         let queues = [
-            ReservedCapacity::reserve(&recv_cq, of_recvs)?,
-            ReservedCapacity::reserve(&request_cq, CapacityUser::Own(spec.max_requests))?,
+            ReservedCapacity::reserve(&recv_cq, srq, max_recvs)?,
+            ReservedCapacity::reserve(&request_cq, None, spec.max_requests)?,
         ];
         let caps = ibv_qp_cap {
             max_send_wr: spec.max_requests.max(1),
@@ -312,33 +312,20 @@ impl EventTarget for QpCore {
 struct ReservedCapacity {
     cq: Arc<CqCore>,
     hw: Arc<ibv::Cq>,
-    user: CapacityUser,
-}
-
-/// The queue whose completions use the capacity.
-enum CapacityUser {
-    /// A receive queue or send queue of the queue pair, with this depth.
-    Own(u32),
-    /// A shared receive queue.
-    Shared(Arc<SrqCore>),
+    /// Id of the shared receive queue whose receives use the capacity; `None` for a queue of the queue pair.
+    srq: Option<usize>,
+    count: u32,
 }
 
 impl ReservedCapacity {
-    fn reserve(cq: &Arc<CqCore>, user: CapacityUser) -> Result<Self> {
-        let hw = match &user {
-            CapacityUser::Own(count) => cq.reserve(*count)?,
-            CapacityUser::Shared(srq) => cq.reserve_shared(srq.id, srq.capacity())?,
-        };
-        Ok(ReservedCapacity { cq: cq.clone(), hw, user })
+    fn reserve(cq: &Arc<CqCore>, srq: Option<usize>, count: u32) -> Result<Self> {
+        Ok(ReservedCapacity { cq: cq.clone(), hw: cq.reserve(srq, count)?, srq, count })
     }
 }
 
 impl Drop for ReservedCapacity {
     fn drop(&mut self) {
-        match &self.user {
-            CapacityUser::Own(count) => self.cq.release(&self.hw, *count),
-            CapacityUser::Shared(srq) => self.cq.release_shared(srq.id),
-        }
+        self.cq.release(&self.hw, self.srq, self.count);
     }
 }
 
