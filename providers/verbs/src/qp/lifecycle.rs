@@ -42,10 +42,7 @@ impl CmQueuePair for QpCore {
     }
 
     fn bring_up(&self, link: &dyn CmConnection, path: &mut PathToRts) -> io::Result<bool> {
-        let place = self.link.lock();
-        if !place.as_ref().is_some_and(|attached| attached.is_current_link(link)) {
-            return Ok(false);
-        }
+        let Some(_place) = self.lock_if_current(link) else { return Ok(false) };
         for cq in [&self.recv_cq, &self.request_cq] {
             cq.arm_for_connection().map_err(|_| io::Error::from_raw_os_error(libc::EIO))?;
         }
@@ -71,10 +68,7 @@ impl CmQueuePair for QpCore {
     }
 
     fn report_end(&self, link: &dyn CmConnection, mut event: ConnectionEvent, private_data: &[u8]) {
-        let mut place = self.link.lock();
-        if !place.as_ref().is_some_and(|attached| attached.is_current_link(link)) {
-            return;
-        }
+        let Some(mut place) = self.lock_if_current(link) else { return };
         if event == ConnectionEvent::Disconnected {
             // A transfer may have failed, and the peer may have disconnected before this process has polled the
             // failure.
@@ -91,34 +85,39 @@ impl CmQueuePair for QpCore {
 }
 
 impl QpCore {
+    /// Locks the connection or attempt, if it is `link`.
+    fn lock_if_current(&self, link: &dyn CmConnection) -> Option<MutexGuard<'_, Option<CurrentConnection>>> {
+        let place = self.link.lock();
+        let is_current = place.as_ref().is_some_and(|attached| std::ptr::addr_eq(Arc::as_ptr(&attached.link), link));
+        is_current.then_some(place)
+    }
+
     /// Undoes `attach`, if `link` is still the current attempt.
     pub(crate) fn detach(&self, link: &dyn CmConnection) {
-        let mut place = self.link.lock();
-        if place.as_ref().is_some_and(|attached| attached.is_current_link(link)) {
+        if let Some(mut place) = self.lock_if_current(link) {
             *place = None;
         }
     }
 
     /// Replaces the link of the current attempt. Returns false if `old` is no longer the current attempt.
     pub(crate) fn replace_link(&self, old: &dyn CmConnection, new: Arc<dyn CmConnection>) -> bool {
-        let mut place = self.link.lock();
-        match place.as_mut().filter(|attached| attached.is_current_link(old)) {
-            Some(attached) => attached.link = new,
-            None => return false,
+        let Some(mut place) = self.lock_if_current(old) else { return false };
+        if let Some(attached) = place.as_mut() {
+            attached.link = new;
         }
         true
     }
 
     /// Whether `link` is the current connection or attempt.
     pub(crate) fn is_current(&self, link: &dyn CmConnection) -> bool {
-        self.link.lock().as_ref().is_some_and(|attached| attached.is_current_link(link))
+        self.lock_if_current(link).is_some()
     }
 
     /// Posts the queued requests to the device. Called before the consumer is notified, so that posts after the
     /// notification go to the device immediately.
     fn open_requests(&self, link: &dyn CmConnection) -> Option<ConnId> {
-        let place = self.link.lock();
-        let conn = place.as_ref().filter(|attached| attached.is_current_link(link))?.conn;
+        let place = self.lock_if_current(link)?;
+        let conn = place.as_ref()?.conn;
         self.recv.lock().is_established = true;
         let mut send = self.send.lock();
         send.is_established = true;
@@ -136,10 +135,7 @@ impl QpCore {
 
     /// Passes on the receive completions that were held back, unless the connection has ended meanwhile.
     fn open_recvs(&self, link: &dyn CmConnection) {
-        let place = self.link.lock();
-        if !place.as_ref().is_some_and(|attached| attached.is_current_link(link)) {
-            return;
-        }
+        let Some(_place) = self.lock_if_current(link) else { return };
         let mut inner = self.recv_cq.lock();
         let mut recv = self.recv.lock();
         recv.is_reported = true;
@@ -360,11 +356,5 @@ impl EventHandler for QpCore {
         if is_draining {
             self.schedule_drain_check(checks);
         }
-    }
-}
-
-impl CurrentConnection {
-    fn is_current_link(&self, link: &dyn CmConnection) -> bool {
-        std::ptr::addr_eq(Arc::as_ptr(&self.link), link)
     }
 }
