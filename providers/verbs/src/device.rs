@@ -23,7 +23,7 @@ use crate::find::OpenedDevice;
 use crate::ibv::{AsyncEvent, CompletionChannel, Context, Gid, PortEvent, QpEvent, SrqEvent};
 use crate::memory::keys::LocalKeys;
 use crate::settings::VerbsSettings;
-use crate::shared_device::{ObjectEvent, SharedDevice};
+use crate::shared_device::SharedDevice;
 use crate::{find, gid, limits};
 
 /// The device of an open IA.
@@ -161,9 +161,9 @@ impl Device {
         log::debug!("{}: {event:?}", self.name);
         match event {
             AsyncEvent::Qp { number, kind } => match kind {
-                QpEvent::CommEstablished => self.shared_device.qp_event(number, ObjectEvent::DataBeforeConfirmation),
+                QpEvent::CommEstablished => self.shared_device.qp_event(number, |qp| qp.data_before_confirmation()),
                 QpEvent::Fatal | QpEvent::RequestError | QpEvent::AccessError | QpEvent::PathMigrationError => {
-                    self.shared_device.qp_event(number, ObjectEvent::Failed);
+                    self.shared_device.qp_event(number, |qp| qp.failed());
                 }
                 // The provider does not use these events: it flushes and drains by polling, and does not migrate paths.
                 QpEvent::LastWqe | QpEvent::SqDrained | QpEvent::PathMigrated => {}
@@ -174,9 +174,9 @@ impl Device {
                     self.name,
                     self.context.name()
                 );
-                self.shared_device.queue_event(id, ObjectEvent::Failed);
+                self.shared_device.queue_event(id, |queue| queue.failed());
             }
-            AsyncEvent::Srq { id, kind: SrqEvent::Limit } => self.shared_device.queue_event(id, ObjectEvent::Low),
+            AsyncEvent::Srq { id, kind: SrqEvent::Limit } => self.shared_device.queue_event(id, |srq| srq.fell_below_limit()),
             AsyncEvent::Srq { id, kind: SrqEvent::Error } => {
                 log::error!(
                     "{}: a shared receive queue of device {} has failed; the connections that use it end with BROKEN; free the \
@@ -184,7 +184,7 @@ impl Device {
                     self.name,
                     self.context.name()
                 );
-                self.shared_device.queue_event(id, ObjectEvent::Failed);
+                self.shared_device.queue_event(id, |queue| queue.failed());
             }
             AsyncEvent::Port { port, kind } => self.port_changed(port, kind),
             AsyncEvent::DeviceFatal => self.fail_all_connections(),
@@ -240,7 +240,7 @@ impl EventHandler for CompletionEventHandler {
         let Some(device) = self.0.upgrade() else { return };
         loop {
             match device.channel.next() {
-                Ok(Some(id)) => device.shared_device.queue_event(id, ObjectEvent::Completion),
+                Ok(Some(id)) => device.shared_device.queue_event(id, |cq| cq.completed()),
                 Ok(None) => return,
                 Err(error) => {
                     log::error!(

@@ -17,23 +17,17 @@ use crate::ibv::Context;
 /// The open devices, each with the id of the process that opened it.
 static OPEN: Mutex<Vec<(u32, Weak<SharedDevice>)>> = Mutex::new(Vec::new());
 
-/// A device event of one object.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum ObjectEvent {
-    /// An armed completion queue has a completion.
-    Completion,
-    /// A shared receive queue has fewer receives than its limit.
-    Low,
-    /// A queue pair has received data from the peer before the connection was confirmed.
-    DataBeforeConfirmation,
-    /// The object has failed.
-    Failed,
-}
-
-/// An object that device events refer to: a completion queue, a shared receive queue or a queue pair.
+/// An object that device events refer to: a completion queue, a shared receive queue or a queue pair. An engine thread
+/// calls one of these functions for each event. A kind of object does not implement those for events that it never has.
 pub(crate) trait EventTarget: Send + Sync {
-    /// Handles an event. Called by an engine thread only. Ignores an event that this kind of object never has.
-    fn handle(&self, event: ObjectEvent);
+    /// The object has failed.
+    fn failed(&self);
+    /// The completion queue is armed, and has a completion.
+    fn completed(&self) {}
+    /// The shared receive queue has fewer receives than its limit.
+    fn fell_below_limit(&self) {}
+    /// The queue pair has received data from the peer before the connection was confirmed.
+    fn data_before_confirmation(&self) {}
 }
 
 /// Weak references to objects, by id or number.
@@ -111,28 +105,28 @@ impl SharedDevice {
     }
 
     /// Passes an event to a queue, if it still exists.
-    pub(crate) fn queue_event(&self, id: usize, event: ObjectEvent) {
+    pub(crate) fn queue_event(&self, id: usize, event: fn(&dyn EventTarget)) {
         self.queues.deliver(id, event);
     }
 
     /// Passes an event to a queue pair, if it still exists.
-    pub(crate) fn qp_event(&self, number: u32, event: ObjectEvent) {
+    pub(crate) fn qp_event(&self, number: u32, event: fn(&dyn EventTarget)) {
         self.qps.deliver(number, event);
     }
 
-    /// Passes the event `Failed` to all queue pairs.
+    /// Notifies all queue pairs of a failure.
     pub(crate) fn fail_all(&self) {
         let all: Vec<_> = self.qps.0.lock().values().filter_map(Weak::upgrade).collect();
-        all.iter().for_each(|qp| qp.handle(ObjectEvent::Failed));
+        all.iter().for_each(|qp| qp.failed());
     }
 }
 
 impl<K: Eq + Hash> EventTargets<K> {
-    fn deliver(&self, key: K, event: ObjectEvent) {
+    fn deliver(&self, key: K, event: fn(&dyn EventTarget)) {
         // The lock is released before the object handles the event, because the handler may add or remove objects.
         let object = self.0.lock().get(&key).and_then(Weak::upgrade);
         if let Some(object) = object {
-            object.handle(event);
+            event(&*object);
         }
     }
 }

@@ -24,7 +24,7 @@ use crate::ibv;
 use crate::memory::Pd;
 use crate::qp::gather::with_sges;
 use crate::qp::work::{SavedSegments, WorkId};
-use crate::shared_device::{EventTarget, ObjectEvent};
+use crate::shared_device::EventTarget;
 
 /// The object layer's handle of a shared receive queue.
 pub struct Srq(pub(crate) Arc<SrqCore>);
@@ -108,19 +108,6 @@ impl SrqCore {
         self.slots.lock().kept.get(slot).map(<[Segment]>::to_vec)
     }
 
-    /// Handles the device's event for the low watermark. Called by an engine thread only.
-    fn handle_limit_event(&self) {
-        let changing = self.changing.lock();
-        // The device clears the limit when it reports the event. If a limit is set now, the event belongs to an earlier
-        // limit and is ignored.
-        let is_old = self.hw.attributes().is_ok_and(|attributes| attributes.srq_limit != 0);
-        let is_wanted = !is_old && self.slots.lock().clear_watermark();
-        drop(changing);
-        if is_wanted {
-            self.notify();
-        }
-    }
-
     fn notify_later(&self) {
         self.engine.call_on_engine(&self.me, Self::notify);
     }
@@ -133,14 +120,20 @@ impl SrqCore {
 }
 
 impl EventTarget for SrqCore {
-    fn handle(&self, event: ObjectEvent) {
-        match event {
-            ObjectEvent::Low => self.handle_limit_event(),
-            ObjectEvent::Failed => {
-                let cqs: Vec<_> = self.cqs.lock().iter().filter_map(Weak::upgrade).collect();
-                cqs.iter().for_each(|cq| cq.fail_users_of_srq(self.id));
-            }
-            ObjectEvent::Completion | ObjectEvent::DataBeforeConfirmation => {}
+    fn failed(&self) {
+        let cqs: Vec<_> = self.cqs.lock().iter().filter_map(Weak::upgrade).collect();
+        cqs.iter().for_each(|cq| cq.fail_users_of_srq(self.id));
+    }
+
+    fn fell_below_limit(&self) {
+        let changing = self.changing.lock();
+        // The device clears the limit when it reports the event. If a limit is set now, the event belongs to an earlier
+        // limit and is ignored.
+        let is_old = self.hw.attributes().is_ok_and(|attributes| attributes.srq_limit != 0);
+        let is_wanted = !is_old && self.slots.lock().clear_watermark();
+        drop(changing);
+        if is_wanted {
+            self.notify();
         }
     }
 }

@@ -16,7 +16,7 @@ use super::{CqCore, QueueSide};
 use crate::memory::keys::KeyHasher;
 use crate::qp::QpCore;
 use crate::qp::work::WorkId;
-use crate::shared_device::{EventTarget, ObjectEvent};
+use crate::shared_device::EventTarget;
 
 impl CqCore {
     /// Fails the queue pairs of this completion queue that use the shared receive queue with this id.
@@ -30,12 +30,12 @@ impl CqCore {
 }
 
 impl EventTarget for CqCore {
-    fn handle(&self, event: ObjectEvent) {
-        match event {
-            ObjectEvent::Completion => self.handle_event(),
-            ObjectEvent::Failed => self.users().iter().for_each(|qp| qp.fail()),
-            ObjectEvent::Low | ObjectEvent::DataBeforeConfirmation => {}
-        }
+    fn failed(&self) {
+        self.users().iter().for_each(|qp| qp.fail());
+    }
+
+    fn completed(&self) {
+        self.handle_event();
     }
 }
 

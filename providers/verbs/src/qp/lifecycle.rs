@@ -161,14 +161,6 @@ impl QpCore {
         }
     }
 
-    /// Called when the device has received data before the peer has confirmed the connection.
-    pub(crate) fn data_before_confirmation(&self) {
-        let link = self.link.lock().as_ref().map(|attached| attached.link.clone());
-        if let Some(link) = link {
-            link.data_before_confirmation();
-        }
-    }
-
     /// Removes the connection from `place`, flushes all work, and calls [`CmConnection::end`]. `None` if there is no
     /// connection.
     fn end(&self, place: &mut MutexGuard<'_, Option<CurrentConnection>>) -> Option<ConnId> {

@@ -41,7 +41,7 @@ use crate::memory::keys::KeyHint;
 use crate::memory::{Pd, PendingBind};
 use crate::qp::state::PathToRts;
 use crate::qp::work::InFlightWork;
-use crate::shared_device::{EventTarget, ObjectEvent};
+use crate::shared_device::EventTarget;
 use crate::srq::SrqCore;
 use crate::{Verbs, ibv};
 
@@ -299,11 +299,14 @@ impl QpCore {
 }
 
 impl EventTarget for QpCore {
-    fn handle(&self, event: ObjectEvent) {
-        match event {
-            ObjectEvent::DataBeforeConfirmation => self.data_before_confirmation(),
-            ObjectEvent::Failed => self.fail(),
-            ObjectEvent::Completion | ObjectEvent::Low => {}
+    fn failed(&self) {
+        self.fail();
+    }
+
+    fn data_before_confirmation(&self) {
+        let link = self.link.lock().as_ref().map(|attached| attached.link.clone());
+        if let Some(link) = link {
+            link.data_before_confirmation();
         }
     }
 }
