@@ -26,6 +26,7 @@ mod settings;
 mod shared_device;
 mod srq;
 
+use std::collections::hash_map::Entry;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
@@ -64,7 +65,7 @@ pub struct Verbs {
 pub struct Listener {
     device: Arc<Device>,
     qual: u64,
-    _listening: cm::ListenGuard,
+    guard: Option<cm::ListenGuard>,
 }
 
 impl Drop for Listener {
@@ -104,19 +105,14 @@ impl Provider for Verbs {
 
     fn listen(&self, qual: u64, id: ObjectId) -> Result<Listener> {
         // Added before the manager listens: a request may arrive immediately, and its hand-off looks the listener up.
-        let mut listeners = self.device.listeners.lock();
-        if listeners.contains_key(&qual) {
-            return Err(Error::ConnQualTaken);
-        }
-        listeners.insert(qual, id);
-        drop(listeners);
-        match self.manager.listen(qual, id) {
-            Ok(listening) => Ok(Listener { device: self.device.clone(), qual, _listening: listening }),
-            Err(error) => {
-                self.device.listeners.lock().remove(&qual);
-                Err(error)
-            }
-        }
+        match self.device.listeners.lock().entry(qual) {
+            Entry::Occupied(_) => return Err(Error::ConnQualTaken),
+            Entry::Vacant(entry) => entry.insert(id),
+        };
+        // After an error of the manager, its drop removes the qualifier.
+        let mut listener = Listener { device: self.device.clone(), qual, guard: None };
+        listener.guard = Some(self.manager.listen(qual, id)?);
+        Ok(listener)
     }
 
     fn close(&self) {
