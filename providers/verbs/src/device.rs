@@ -5,7 +5,7 @@
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
-use std::io;
+use std::{io, iter};
 use std::net::IpAddr;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
@@ -238,18 +238,16 @@ pub(crate) struct CompletionEventHandler(pub(crate) Weak<Device>);
 impl EventHandler for CompletionEventHandler {
     fn ready(&self) {
         let Some(device) = self.0.upgrade() else { return };
-        loop {
-            match device.channel.next() {
-                Ok(Some(id)) => device.shared_device.queue_event(id, |cq| cq.completed()),
-                Ok(None) => return,
+        for event in iter::from_fn(|| device.channel.next().transpose()) {
+            match event {
+                Ok(id) => device.shared_device.queue_event(id, |cq| cq.completed()),
                 Err(error) => {
-                    log::error!(
+                    return log::error!(
                         "{}: cannot read completion events of device {}: {error}; waits for completions may not return until the \
                          IA is opened again",
                         device.name,
                         device.context.name()
                     );
-                    return;
                 }
             }
         }
@@ -262,18 +260,16 @@ pub(crate) struct AsyncEventHandler(pub(crate) Weak<Device>);
 impl EventHandler for AsyncEventHandler {
     fn ready(&self) {
         let Some(device) = self.0.upgrade() else { return };
-        loop {
-            match device.context.next_event() {
-                Ok(Some(event)) => device.handle_event(event),
-                Ok(None) => return,
+        for event in iter::from_fn(|| device.context.next_event().transpose()) {
+            match event {
+                Ok(event) => device.handle_event(event),
                 Err(error) => {
-                    log::error!(
+                    return log::error!(
                         "{}: cannot read asynchronous events of device {}: {error}; its failures may not be reported until the \
                          IA is opened again",
                         device.name,
                         device.context.name()
                     );
-                    return;
                 }
             }
         }
