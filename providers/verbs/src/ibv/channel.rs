@@ -9,7 +9,7 @@ use ibverbs_sys::{
     ibv_ack_cq_events, ibv_comp_channel, ibv_create_comp_channel, ibv_destroy_comp_channel, ibv_get_cq_event,
 };
 
-use super::{Context, Handle, check_destroy, nonblocking};
+use super::{Context, Handle, destroys, nonblocking};
 
 pub(crate) struct CompletionChannel {
     pub(super) handle: Handle<ibv_comp_channel>,
@@ -47,10 +47,4 @@ impl CompletionChannel {
     }
 }
 
-impl Drop for CompletionChannel {
-    fn drop(&mut self) {
-        // SAFETY: no completion queue uses the channel: each holds an `Arc` of it.
-        let result = unsafe { ibv_destroy_comp_channel(self.handle.as_ptr()) };
-        check_destroy(&format!("completion channel of {}", self.context.name()), result);
-    }
-}
+destroys! { CompletionChannel, ibv_destroy_comp_channel, |channel| format!("completion channel of {}", channel.context.name()) }

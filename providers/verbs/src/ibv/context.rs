@@ -14,7 +14,7 @@ use ibverbs_sys::{
 };
 
 use super::event::{self, AsyncEvent};
-use super::{Handle, check_destroy, check_result, nonblocking};
+use super::{Handle, check_result, destroys, nonblocking};
 
 /// An open device. It is closed when the last object that holds a reference to it is dropped.
 pub(crate) struct Context {
@@ -152,12 +152,7 @@ impl Context {
     }
 }
 
-impl Drop for Context {
-    fn drop(&mut self) {
-        // SAFETY: no object uses the context: each holds an `Arc` of it.
-        check_destroy(&format!("context of {}", self.name), unsafe { ibv_close_device(self.handle.as_ptr()) });
-    }
-}
+destroys! { Context, ibv_close_device, |context| format!("context of {}", context.name) }
 
 impl From<&ibv_gid_entry> for Gid {
     fn from(entry: &ibv_gid_entry) -> Self {

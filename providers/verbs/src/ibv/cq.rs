@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use ibverbs_sys::{ibv_cq, ibv_create_cq, ibv_destroy_cq, ibv_resize_cq, ibv_wc};
 
-use super::{CompletionChannel, Context, Handle, check_destroy, check_result, missing_verb};
+use super::{CompletionChannel, Context, Handle, check_result, destroys, missing_verb};
 
 pub(crate) struct Cq {
     pub(super) handle: Handle<ibv_cq>,
@@ -78,12 +78,4 @@ impl Cq {
     }
 }
 
-impl Drop for Cq {
-    fn drop(&mut self) {
-        // SAFETY: no queue pair uses the queue: each holds an `Arc` of it. All events were acknowledged when they were
-        // read.
-        check_destroy(&format!("completion queue of {}", self.context.name()), unsafe {
-            ibv_destroy_cq(self.handle.as_ptr())
-        });
-    }
-}
+destroys! { Cq, ibv_destroy_cq, |cq| format!("completion queue of {}", cq.context.name()) }

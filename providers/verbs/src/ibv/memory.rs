@@ -8,7 +8,7 @@ use dapl::provider::Region;
 use ibverbs_sys::{IBV_MW_TYPE_1, ibv_alloc_pd, ibv_dealloc_pd, ibv_dereg_mr, ibv_mr, ibv_mw, ibv_pd, ibv_reg_mr};
 use parking_lot::Mutex;
 
-use super::{Context, Handle, check_destroy, missing_verb};
+use super::{Context, Handle, check_destroy, destroys, missing_verb};
 
 pub(crate) struct Pd {
     pub(super) handle: Handle<ibv_pd>,
@@ -23,14 +23,7 @@ impl Pd {
     }
 }
 
-impl Drop for Pd {
-    fn drop(&mut self) {
-        // SAFETY: no object uses the protection domain: each holds an `Arc` of it.
-        check_destroy(&format!("protection domain of {}", self.context.name()), unsafe {
-            ibv_dealloc_pd(self.handle.as_ptr())
-        });
-    }
-}
+destroys! { Pd, ibv_dealloc_pd, |pd| format!("protection domain of {}", pd.context.name()) }
 
 pub(crate) struct Mr {
     pub(super) handle: Handle<ibv_mr>,
@@ -59,14 +52,7 @@ impl Mr {
     }
 }
 
-impl Drop for Mr {
-    fn drop(&mut self) {
-        // SAFETY: `self` is the only owner, and is dropped here. The device fails later transfers with this key.
-        check_destroy(&format!("memory region of {}", self.pd.context.name()), unsafe {
-            ibv_dereg_mr(self.handle.as_ptr())
-        });
-    }
-}
+destroys! { Mr, ibv_dereg_mr, |mr| format!("memory region of {}", mr.pd.context.name()) }
 
 /// A memory window of type 1, which `Qp::bind` binds.
 pub(crate) struct Mw {

@@ -67,6 +67,24 @@ fn check_destroy(object: &str, result: c_int) {
     }
 }
 
+/// Implements `Drop` for the owner of an object of libibverbs. `$destroy` destroys the object, and `$text` describes it
+/// for messages.
+macro_rules! destroys {
+    ($owner:ty, $destroy:path, |$object:ident| $text:expr) => {
+        impl Drop for $owner {
+            fn drop(&mut self) {
+                // SAFETY: `self` is the only owner, and is dropped here: other owners whose objects use this one hold an
+                // `Arc` of it. The device fails later transfers with a key of this object. All events were acknowledged
+                // when they were read.
+                let result = unsafe { $destroy(self.handle.as_ptr()) };
+                let $object = &*self;
+                $crate::ibv::check_destroy(&$text, result);
+            }
+        }
+    };
+}
+use destroys;
+
 /// Makes a descriptor non-blocking, so that the engine can read until no event is left.
 fn nonblocking(fd: std::os::fd::BorrowedFd<'_>) -> io::Result<()> {
     Ok(rustix::io::ioctl_fionbio(fd, true)?)

@@ -11,7 +11,7 @@ use ibverbs_sys::{
 };
 
 use super::srq::recv_wr;
-use super::{Cq, Handle, Mr, Mw, Pd, Srq, check_destroy, check_result, missing_verb};
+use super::{Cq, Handle, Mr, Mw, Pd, Srq, check_result, destroys, missing_verb};
 
 /// Parameters of a new queue pair.
 #[derive(Clone)]
@@ -204,13 +204,7 @@ fn prepare(request: &mut ibv_send_wr, op: Op) -> (ibv_wr_opcode::Type, Option<Re
     (opcode, None)
 }
 
-impl Drop for Qp {
-    fn drop(&mut self) {
-        // SAFETY: `self` is the only owner, and is dropped here. All events were acknowledged when they were read.
-        let result = unsafe { ibv_destroy_qp(self.handle.as_ptr()) };
-        check_destroy(&format!("queue pair {1} of {0}", self.pd.context.name(), self.number), result);
-    }
-}
+destroys! { Qp, ibv_destroy_qp, |qp| format!("queue pair {} of {}", qp.number, qp.pd.context.name()) }
 
 /// A dummy region for an unbind. Verbs allow a null pointer there, but the drivers of rxe and mlx4 dereference it. Some
 /// drivers embed `ibv_mr` in a larger record and read the fields behind it, so zeros follow the region.

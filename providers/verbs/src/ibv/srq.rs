@@ -10,7 +10,7 @@ use ibverbs_sys::{
     ibv_sge, ibv_srq, ibv_srq_attr, ibv_srq_init_attr,
 };
 
-use super::{Handle, Pd, check_destroy, check_result, missing_verb};
+use super::{Handle, Pd, check_result, destroys, missing_verb};
 
 pub(crate) struct Srq {
     pub(super) handle: Handle<ibv_srq>,
@@ -69,14 +69,7 @@ impl Srq {
     }
 }
 
-impl Drop for Srq {
-    fn drop(&mut self) {
-        // SAFETY: no queue pair uses the queue: each holds an `Arc` of it. All events were acknowledged when they were
-        // read.
-        let result = unsafe { ibv_destroy_srq(self.handle.as_ptr()) };
-        check_destroy(&format!("shared receive queue of {}", self.pd.context.name()), result);
-    }
-}
+destroys! { Srq, ibv_destroy_srq, |srq| format!("shared receive queue of {}", srq.pd.context.name()) }
 
 /// Builds a receive request. It contains a pointer to `segments`, which must outlive the post.
 pub(super) fn recv_wr(wr_id: u64, segments: &[ibv_sge]) -> ibv_recv_wr {
