@@ -156,41 +156,26 @@ fn without_address(device: &str, port: u8, netdevs: &[String]) -> String {
 
 /// Logs why an IA cannot be opened, and returns the error for the caller.
 pub(crate) fn refusal(name: &str, object: &str, failure: &OpenFailure) -> Error {
-    static REPORTED: Mutex<LoggedErrors> = Mutex::new(LoggedErrors { lines: BTreeSet::new() });
+    static REPORTED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
     let line = format!("{name}: cannot open \"{object}\": {failure}; {}", failure.remedy());
-    let level = REPORTED.lock().level_of(&line);
-    match level {
-        LogLevelChoice::Show => log::error!("{line}"),
-        LogLevelChoice::ShowLast => {
-            log::error!("{line} (DAPL_DBG_TYPE=0xffff shows further IAs that cannot be opened)")
-        }
-        LogLevelChoice::Hide => log::info!("{line}"),
-    }
+    let (level, hint) = level_of(&mut REPORTED.lock(), &line);
+    log::log!(level, "{line}{hint}");
     failure.error()
 }
 
 /// Maximum number of messages of failed opens that a process logs as errors.
 const MAX_ERRORS: usize = 4;
 
-/// The messages of failed opens that were logged as errors.
-struct LoggedErrors {
-    lines: BTreeSet<String>,
-}
+/// Added to the last of these messages.
+const HINT: &str = " (DAPL_DBG_TYPE=0xffff shows further IAs that cannot be opened)";
 
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum LogLevelChoice {
-    Show,
-    ShowLast,
-    Hide,
-}
-
-impl LoggedErrors {
-    fn level_of(&mut self, line: &str) -> LogLevelChoice {
-        if self.lines.len() >= MAX_ERRORS || !self.lines.insert(line.to_string()) {
-            return LogLevelChoice::Hide;
-        }
-        if self.lines.len() == MAX_ERRORS { LogLevelChoice::ShowLast } else { LogLevelChoice::Show }
+/// Returns the level of a message of a failed open, and the text to add to it. `reported`: the messages that were logged
+/// as errors.
+fn level_of(reported: &mut BTreeSet<String>, line: &str) -> (log::Level, &'static str) {
+    if reported.len() >= MAX_ERRORS || !reported.insert(line.to_string()) {
+        return (log::Level::Info, "");
     }
+    (log::Level::Error, if reported.len() == MAX_ERRORS { HINT } else { "" })
 }
 
 /// Logs why memory cannot be registered, and returns the error for the caller.
@@ -322,15 +307,10 @@ mod tests {
 
     #[test]
     fn open_failures_are_logged_as_errors_once_and_at_most_four() {
-        let mut reported = LoggedErrors { lines: BTreeSet::new() };
-        assert_eq!(
-            [reported.level_of("a"), reported.level_of("a"), reported.level_of("b")],
-            [LogLevelChoice::Show, LogLevelChoice::Hide, LogLevelChoice::Show]
-        );
-        assert_eq!(
-            [reported.level_of("c"), reported.level_of("d"), reported.level_of("e")],
-            [LogLevelChoice::Show, LogLevelChoice::ShowLast, LogLevelChoice::Hide]
-        );
+        let mut reported = BTreeSet::new();
+        let levels = ["a", "a", "b", "c", "d", "e"].map(|line| level_of(&mut reported, line));
+        let (show, last, hide) = ((log::Level::Error, ""), (log::Level::Error, HINT), (log::Level::Info, ""));
+        assert_eq!(levels, [show, hide, show, show, last, hide]);
     }
 
     #[test]
