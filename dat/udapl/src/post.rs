@@ -25,12 +25,8 @@ bitflags::bitflags! {
     }
 }
 
-/// Destination or source of a transfer at the peer.
-#[derive(Clone, Copy)]
-enum Target<'r> {
-    Message,
-    Window(&'r Remote, u64),
-}
+/// Destination or source of an RDMA write or read: a window of the peer, and an offset in it.
+type Target<'r> = (&'r Remote, u64);
 
 impl Ep {
     /// Sends this part of the buffer as one message, into the oldest receive that the peer has posted.
@@ -47,7 +43,7 @@ impl Ep {
     /// Those of `dat_ep_post_send`, for example for more segments than
     /// [`EpSpec::max_segments`](crate::EpSpec::max_segments).
     pub fn send_with(&self, first: Segment, more: Vec<Segment>, flags: PostFlags) -> Result<OpId, PostError> {
-        self.post(Op::Send, (first, more), Target::Message, flags)
+        self.post(Op::Send, (first, more), None, flags)
     }
 
     /// Posts this part of the buffer to receive a message. Allowed before the endpoint connects.
@@ -63,7 +59,7 @@ impl Ep {
     /// # Errors
     /// As for [`Self::recv`].
     pub fn recv_with(&self, first: Segment, more: Vec<Segment>) -> Result<OpId, PostError> {
-        self.post(Op::Recv, (first, more), Target::Message, PostFlags::empty())
+        self.post(Op::Recv, (first, more), None, PostFlags::empty())
     }
 
     /// Writes this part of the buffer into the peer's window, starting at `offset`. The peer gets no event.
@@ -93,7 +89,7 @@ impl Ep {
         offset: u64,
         flags: PostFlags,
     ) -> Result<OpId, PostError> {
-        self.post(Op::Write, (first, more), Target::Window(to, offset), flags)
+        self.post(Op::Write, (first, more), Some((to, offset)), flags)
     }
 
     /// Reads from the peer's window, starting at `offset`, into this part of the buffer. The peer gets no event.
@@ -123,14 +119,14 @@ impl Ep {
         offset: u64,
         flags: PostFlags,
     ) -> Result<OpId, PostError> {
-        self.post(Op::Read, (first, more), Target::Window(from, offset), flags)
+        self.post(Op::Read, (first, more), Some((from, offset)), flags)
     }
 
     fn post(
         &self,
         op: Op,
         (first, more): (Segment, Vec<Segment>),
-        target: Target<'_>,
+        target: Option<Target<'_>>,
         flags: PostFlags,
     ) -> Result<OpId, PostError> {
         let (buffers, mut segments) = buffers_and_triplets(first, more);
@@ -148,7 +144,7 @@ impl Ep {
         &self,
         op: Op,
         segments: &mut [DAT_LMR_TRIPLET],
-        target: Target<'_>,
+        target: Option<Target<'_>>,
         flags: PostFlags,
         cookie: DAT_DTO_COOKIE,
     ) -> Result<()> {
@@ -156,10 +152,7 @@ impl Ep {
         let length = segments.iter().map(|segment| segment.segment_length as usize).sum();
         let (ep, flags) = (self.handle(), flags.bits());
         let (count, iov) = (DAT_COUNT::try_from(segments.len()).unwrap_or(DAT_COUNT::MAX), segments.as_mut_ptr());
-        let remote = match target {
-            Target::Message => None,
-            Target::Window(window, offset) => Some(window.part(offset, length)?),
-        };
+        let remote = target.map(|(window, offset)| window.part(offset, length)).transpose()?;
         // SAFETY: the caller guarantees that the segments stay valid; the remote segment is only read, during the call.
         unsafe {
             match (op, &remote) {
