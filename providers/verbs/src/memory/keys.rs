@@ -18,21 +18,16 @@ use parking_lot::{RwLock, RwLockReadGuard};
 #[derive(Debug, Default)]
 pub(crate) struct LocalKeys {
     table: RwLock<KeyTable>,
-    /// `KeyTable::changes`, readable without the lock.
+    /// Incremented when a key is added or removed, with `table` locked. A hint with another value is outdated.
     changes: AtomicU64,
 }
 
-#[derive(Debug, Default)]
-struct KeyTable {
-    keys: HashMap<u32, KeyRange, BuildHasherDefault<KeyHasher>>,
-    /// Incremented when a key is added or removed. A hint with another value is outdated.
-    changes: u64,
-}
+type KeyTable = HashMap<u32, KeyRange, BuildHasherDefault<KeyHasher>>;
 
 /// The key that a send queue has looked up last. The next request usually has the same key.
 #[derive(Debug, Default)]
 pub(crate) struct KeyHint {
-    /// `KeyTable::changes` at that lookup. 0: the hint is empty, since a table that has keys was changed at least once.
+    /// `LocalKeys::changes` at that lookup. 0: the hint is empty, since a table that has keys was changed at least once.
     changes: u64,
     key: u32,
     known: KeyRange,
@@ -59,25 +54,19 @@ impl LocalKeys {
     /// Adds a key. `writable`: local segments may also be written.
     pub(crate) fn add(&self, key: u32, pd: PdId, region: Region, writable: bool) {
         let mut table = self.table.write();
-        table.keys.insert(key, KeyRange { pd, region, writable });
-        self.increment_changes(&mut table);
+        table.insert(key, KeyRange { pd, region, writable });
+        self.changes.fetch_add(1, Ordering::Release);
     }
 
     /// Removes a key. Waits for posts that may read its memory, so it must not be called during a post.
     pub(crate) fn remove(&self, key: u32) {
         let mut table = self.table.write();
-        table.keys.remove(&key);
-        self.increment_changes(&mut table);
+        table.remove(&key);
+        self.changes.fetch_add(1, Ordering::Release);
         drop(table);
         // An announced post that read `changes` before this removal may still use the key, so `await_posts` waits for
         // it. A later post reads the new value, and looks the key up again.
         handle::await_posts();
-    }
-
-    /// Increments `changes`. Called while the table is locked for writing.
-    fn increment_changes(&self, table: &mut KeyTable) {
-        table.changes += 1;
-        self.changes.store(table.changes, Ordering::Release);
     }
 
     /// Checks one segment of a post that a hazard slot of this thread announces. Deregistration waits for such posts,
@@ -85,12 +74,21 @@ impl LocalKeys {
     #[inline(always)]
     pub(crate) fn allows_announced(&self, hint: &mut KeyHint, pd: PdId, segment: &Segment) -> bool {
         let is_known = hint.changes == self.changes.load(Ordering::Acquire) && hint.key == segment.key;
-        (is_known || self.find(hint, segment.key)) && hint.known.covers(pd, segment)
+        (is_known || self.lock_and_find(hint, segment.key)) && hint.known.covers(pd, segment)
     }
 
     #[cold]
-    fn find(&self, hint: &mut KeyHint, key: u32) -> bool {
-        self.table.read_recursive().find(hint, key)
+    fn lock_and_find(&self, hint: &mut KeyHint, key: u32) -> bool {
+        self.find(&self.table.read_recursive(), hint, key)
+    }
+
+    /// Looks a key up, and stores it in `hint`. Returns false if the table does not have the key.
+    fn find(&self, table: &KeyTable, hint: &mut KeyHint, key: u32) -> bool {
+        let known = table.get(&key);
+        if let Some(known) = known {
+            *hint = KeyHint { changes: self.changes.load(Ordering::Relaxed), key, known: *known };
+        }
+        known.is_some()
     }
 
     /// Checks that each segment is inside the registration of its key, and that the registration is of the protection
@@ -115,25 +113,15 @@ impl LocalKeys {
         // Recursive, because this thread may already hold a `ReadPermission`. A waiting writer would block a
         // non-recursive lock, while the writer itself waits for that permission.
         let table = self.table.read_recursive();
+        let changes = self.changes.load(Ordering::Relaxed);
         let mut allows = |segment: &Segment| {
-            let is_known = hint.changes == table.changes && hint.key == segment.key;
-            (is_known || table.find(hint, segment.key))
+            let is_known = hint.changes == changes && hint.key == segment.key;
+            (is_known || self.find(&table, hint, segment.key))
                 && hint.known.covers(pd, segment)
                 && (hint.known.writable || !written)
         };
         let all = segments.iter().all(|segment| segment.length == 0 || allows(segment));
         all.then_some(ReadPermission { _table: table })
-    }
-}
-
-impl KeyTable {
-    /// Looks a key up, and stores it in `hint`. Returns false if the table does not have the key.
-    fn find(&self, hint: &mut KeyHint, key: u32) -> bool {
-        let known = self.keys.get(&key);
-        if let Some(known) = known {
-            *hint = KeyHint { changes: self.changes, key, known: *known };
-        }
-        known.is_some()
     }
 }
 
