@@ -65,10 +65,13 @@ impl QpTable {
         Ok(slot as u32)
     }
 
-    pub(crate) fn remove_queue(&mut self, slot: u32) {
-        if let Some(place) = self.slots.get_mut(slot as usize) {
-            *place = None;
-        }
+    /// Removes the queues of a queue pair, and its number.
+    pub(crate) fn remove(&mut self, qp: &QpCore) {
+        let of_qp = |place: &&mut Option<(Arc<QpCore>, _)>| {
+            place.as_ref().is_some_and(|(core, _)| std::ptr::eq(Arc::as_ptr(core), qp))
+        };
+        self.slots.iter_mut().filter(of_qp).for_each(|place| *place = None);
+        self.remove_number(qp.number());
     }
 
     /// Adds a queue pair with a shared receive queue under its number.

@@ -24,7 +24,7 @@ pub(crate) mod work;
 use std::collections::VecDeque;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Weak};
 
 use dapl::error::{Error, Resource, Result};
 use dapl::provider::{
@@ -61,8 +61,6 @@ pub(crate) struct QpCore {
     request_cq: Arc<CqCore>,
     /// Capacity reserved in `recv_cq` and `request_cq`.
     _queues: [ReservedCapacity; 2],
-    /// Slots that `recv_cq` and `request_cq` have assigned to the two queues of the queue pair.
-    slots: OnceLock<[u32; 2]>,
     link: Mutex<Option<CurrentConnection>>,
     recv: Mutex<ReceiveQueue>,
     send: Mutex<SendQueue>,
@@ -226,7 +224,6 @@ impl QpCore {
             recv_cq: recv_cq.clone(),
             request_cq: request_cq.clone(),
             _queues: queues,
-            slots: OnceLock::new(),
             link: Mutex::new(None),
             recv: Mutex::new(ReceiveQueue {
                 hw: hw.clone(),
@@ -265,10 +262,7 @@ impl QpCore {
     fn add_to_tables(self: &Arc<Self>) -> Result<()> {
         let (core, recv_cq, request_cq) = (self, &self.recv_cq, &self.request_cq);
         let recv_slot = recv_cq.lock().table.add_queue(core, QueueSide::Recv)?;
-        let request_slot = request_cq.lock().table.add_queue(core, QueueSide::Request).inspect_err(|_| {
-            recv_cq.lock().table.remove_queue(recv_slot);
-        })?;
-        let _ = core.slots.set([recv_slot, request_slot]);
+        let request_slot = request_cq.lock().table.add_queue(core, QueueSide::Request)?;
         core.recv.lock().work.set_slot(recv_slot);
         core.send.lock().work.set_slot(request_slot);
         if let Some((srq, _)) = &core.shared {
@@ -285,15 +279,8 @@ impl QpCore {
     fn remove_from_tables(&self) {
         self.abort();
         self.device.shared_device.remove_qp(self.number(), self.me.as_ptr().cast());
-        for side in [QueueSide::Recv, QueueSide::Request] {
-            let cq = self.cq(side);
-            let mut inner = cq.lock();
-            if self.slots.get().is_some() {
-                inner.table.remove_queue(self.slot(side));
-            }
-            if side == QueueSide::Recv && self.shared.is_some() {
-                inner.table.remove_number(self.number());
-            }
+        for cq in [&self.recv_cq, &self.request_cq] {
+            cq.lock().table.remove(self);
         }
     }
 }
@@ -378,18 +365,6 @@ impl QpCore {
         let recvs = self.recv.lock().work.len();
         let send = self.send.lock();
         Outstanding { recvs, requests: send.work.len() + send.queued_requests.len() as u32 }
-    }
-
-    fn slot(&self, side: QueueSide) -> u32 {
-        let slots = self.slots.get().copied().unwrap_or_default();
-        slots[side as usize]
-    }
-
-    fn cq(&self, side: QueueSide) -> &Arc<CqCore> {
-        match side {
-            QueueSide::Recv => &self.recv_cq,
-            QueueSide::Request => &self.request_cq,
-        }
     }
 }
 
