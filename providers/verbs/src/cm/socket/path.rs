@@ -13,8 +13,8 @@ use std::net::Ipv6Addr;
 use super::wire::PathLimits;
 use crate::cm::name_service::Gid;
 use ibverbs_sys::{
-    IBV_LINK_LAYER_ETHERNET, IBV_MTU_256, IBV_MTU_4096, ibv_ah_attr, ibv_gid,
-    ibv_global_route, ibv_mtu, ibv_port_attr, ibv_qp_attr, ibv_qp_attr_mask as mask, ibv_qp_state,
+    IBV_LINK_LAYER_ETHERNET, IBV_MTU_256, IBV_MTU_4096, ibv_ah_attr, ibv_gid, ibv_global_route, ibv_mtu, ibv_qp_attr,
+    ibv_qp_attr_mask as mask, ibv_qp_state,
 };
 
 use crate::device::Device;
@@ -64,27 +64,6 @@ impl Display for RemoteEnd {
 }
 
 impl LocalEnd {
-    /// Creates the local end. `attributes`: current attributes of the port, which the subnet manager may change at any
-    /// time.
-    pub(crate) fn new(
-        port: u8,
-        attributes: &ibv_port_attr,
-        gid_index: u8,
-        gid: Gid,
-        settings: settings::PathSettings,
-    ) -> Self {
-        LocalEnd {
-            port,
-            lid: attributes.lid,
-            is_ethernet: u32::from(attributes.link_layer) == IBV_LINK_LAYER_ETHERNET,
-            active_mtu: attributes.active_mtu,
-            gid_index,
-            gid,
-            partition: None,
-            settings,
-        }
-    }
-
     /// Whether packets have a global route header, which needs the peer's GID.
     pub(crate) fn is_global(&self) -> bool {
         self.is_ethernet || self.settings.global_routing
@@ -198,11 +177,10 @@ pub(crate) fn local(device: &Device) -> Option<LocalEnd> {
             device.name
         );
     });
-    let settings = device.settings.path;
+    let (attributes, settings) = (attributes.ok()?, device.settings.path);
     // The open of the IA refuses a GID index above 255 (`OpenFailure::GidIndexTooHigh`).
     let gid_index = u8::try_from(device.gid.index).ok()?;
-    let mut local = LocalEnd::new(port, &attributes.ok()?, gid_index, device.gid.raw, settings);
-    local.partition = settings.pkey.map(|key| {
+    let partition = settings.pkey.map(|key| {
         let entry = |index: u16| {
             std::fs::read_to_string(format!("/sys/class/infiniband/{name}/ports/{port}/pkeys/{index}")).ok()
         };
@@ -215,7 +193,16 @@ pub(crate) fn local(device: &Device) -> Option<LocalEnd> {
             0
         })
     });
-    Some(local)
+    Some(LocalEnd {
+        port,
+        lid: attributes.lid,
+        is_ethernet: u32::from(attributes.link_layer) == IBV_LINK_LAYER_ETHERNET,
+        active_mtu: attributes.active_mtu,
+        gid_index,
+        gid: device.gid.raw,
+        partition,
+        settings,
+    })
 }
 
 /// Returns the local end with another GID of the port, which reaches the peer's GID. `None`: the port has no such GID,
@@ -264,8 +251,7 @@ pub(crate) mod tests {
 
     /// Returns a local end with fixed parameters, independent of device and environment.
     pub(crate) fn port(link_layer: u32) -> LocalEnd {
-        let attributes =
-            ibv_port_attr { lid: 4, link_layer: link_layer as u8, active_mtu: IBV_MTU_4096, ..Default::default() };
+        let is_ethernet = link_layer == IBV_LINK_LAYER_ETHERNET;
         let settings = settings::PathSettings {
             mtu: 1024,
             ack_timer: 16,
@@ -278,7 +264,8 @@ pub(crate) mod tests {
             service_level: 0,
             pkey: None,
         };
-        LocalEnd::new(2, &attributes, 6, [8; 16], settings)
+        let (active_mtu, gid) = (IBV_MTU_4096, [8; 16]);
+        LocalEnd { port: 2, lid: 4, is_ethernet, active_mtu, gid_index: 6, gid, partition: None, settings }
     }
 
     fn handle(local: &LocalEnd) -> ibv_ah_attr {
