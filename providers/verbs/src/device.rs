@@ -192,11 +192,6 @@ impl Device {
         }
     }
 
-    /// Whether the port is down, by the latest event of the device.
-    pub(crate) fn port_is_down(&self) -> bool {
-        self.shared_device.is_port_down(self.port)
-    }
-
     /// Handles an event of any port of the device, because other IAs of the process may use that port and do not read
     /// the event.
     pub(crate) fn port_changed(&self, port: u8, kind: PortEvent) {

@@ -85,7 +85,7 @@ impl Pair {
             let mut receive = ibv_qp_attr {
                 qp_state: ibv_qp_state::IBV_QPS_RTR,
                 path_mtu: IBV_MTU_1024,
-                dest_qp_num: other.number(),
+                dest_qp_num: other.number,
                 max_dest_rd_atomic: 4,
                 min_rnr_timer: 12,
                 ah_attr: ibv_ah_attr { grh, is_global: 1, port_num: 1, ..Default::default() },
@@ -392,7 +392,7 @@ fn rxe_reports_the_low_watermark_of_a_shared_receive_queue() {
         pair.request(sender, 9, Op::Send { solicited: false }, &[pair.sge(&mr, 0, 10)]);
         let mut both = [pair.completion(), pair.completion()];
         both.sort_unstable_by_key(|wc| wc.wr_id);
-        assert_eq!((both[0].wr_id, both[0].qp_num), (recv, pair.ends[1 - sender].number()));
+        assert_eq!((both[0].wr_id, both[0].qp_num), (recv, pair.ends[1 - sender].number));
     }
     let event = eventually(|| context.next_event().unwrap());
     assert_eq!(event, AsyncEvent::Srq { id: 88, kind: SrqEvent::Limit });

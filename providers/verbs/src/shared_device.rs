@@ -76,6 +76,7 @@ impl SharedDevice {
         };
     }
 
+    /// Whether a port is down, by the latest event of the device.
     pub(crate) fn is_port_down(&self, port: u8) -> bool {
         self.down_ports.lock().contains(&port)
     }

@@ -150,7 +150,7 @@ impl SharedReceiveQueue for Srq {
                         log::error!(
                             "{}: cannot post a receive of {} segments to a shared receive queue: {error}; the post fails with \
                              DAT_INTERNAL_ERROR",
-                            self.0.hw.device_name(),
+                            self.0.hw.pd.context.name(),
                             segments.len()
                         );
                         Error::Internal
@@ -179,7 +179,7 @@ impl SharedReceiveQueue for Srq {
                 log::warn!(
                     "{}: cannot resize a shared receive queue from {capacity} to {max_recvs} receives: {error}; create it with \
                      that number",
-                    self.0.hw.device_name()
+                    self.0.hw.pd.context.name()
                 );
                 Error::Exhausted(Resource::Srq)
             })?;
@@ -194,7 +194,7 @@ impl SharedReceiveQueue for Srq {
             // Without the device's event, the watermark is checked only when completions are polled.
             log::debug!(
                 "{}: cannot set the limit of a shared receive queue to {limit}: {error}",
-                self.0.hw.device_name()
+                self.0.hw.pd.context.name()
             );
         }
         if self.0.slots.lock().watch(limit) {

@@ -13,7 +13,6 @@ use ibverbs_sys::{
     ibv_open_device, ibv_port_attr, ibv_query_device, ibv_query_port,
 };
 
-use super::event::{self, AsyncEvent};
 use super::{Handle, check_result, destroys, nonblocking};
 
 /// An open device. It is closed when the last object that holds a reference to it is dropped.
@@ -138,11 +137,6 @@ impl Context {
     pub(crate) fn events(&self) -> BorrowedFd<'_> {
         // SAFETY: the descriptor is open as long as the context, and the result borrows the context.
         unsafe { BorrowedFd::borrow_raw((*self.handle.as_ptr()).async_fd) }
-    }
-
-    /// Reads and acknowledges the next asynchronous event; `None` if none is pending.
-    pub(crate) fn next_event(&self) -> io::Result<Option<AsyncEvent>> {
-        event::next(self)
     }
 
     /// Returns the function table of the device.

@@ -64,22 +64,25 @@ events! { PortEvent:
     GidChange = IBV_EVENT_GID_CHANGE,
 }
 
-/// Reads, copies and acknowledges the next event. It is acknowledged here, because the destruction of its object waits
-/// for the acknowledgement.
-pub(super) fn next(context: &Context) -> io::Result<Option<AsyncEvent>> {
-    let mut event = MaybeUninit::<ibv_async_event>::zeroed();
-    // SAFETY: the context is open, and `event` is valid for writes.
-    if unsafe { ibv_get_async_event(context.handle.as_ptr(), event.as_mut_ptr()) } != 0 {
-        let error = io::Error::last_os_error();
-        return if error.kind() == io::ErrorKind::WouldBlock { Ok(None) } else { Err(error) };
+impl Context {
+    /// Reads, copies and acknowledges the next asynchronous event; `None` if none is pending. It is acknowledged here,
+    /// because the destruction of its object waits for the acknowledgement.
+    pub(crate) fn next_event(&self) -> io::Result<Option<AsyncEvent>> {
+        let mut event = MaybeUninit::<ibv_async_event>::zeroed();
+        // SAFETY: the context is open, and `event` is valid for writes.
+        if unsafe { ibv_get_async_event(self.handle.as_ptr(), event.as_mut_ptr()) } != 0 {
+            let error = io::Error::last_os_error();
+            return if error.kind() == io::ErrorKind::WouldBlock { Ok(None) } else { Err(error) };
+        }
+        // SAFETY: all fields are integers or nullable pointers, so they were initialised even before the call wrote
+        // them.
+        let mut event = unsafe { event.assume_init() };
+        // SAFETY: `event` was not acknowledged yet.
+        let translated = unsafe { translate(&event) };
+        // SAFETY: `event` was returned by `ibv_get_async_event`, and is acknowledged once.
+        unsafe { ibv_ack_async_event(&mut event) };
+        Ok(Some(translated))
     }
-    // SAFETY: all fields are integers or nullable pointers, so they were initialised even before the call wrote them.
-    let mut event = unsafe { event.assume_init() };
-    // SAFETY: `event` was not acknowledged yet.
-    let translated = unsafe { translate(&event) };
-    // SAFETY: `event` was returned by `ibv_get_async_event`, and is acknowledged once.
-    unsafe { ibv_ack_async_event(&mut event) };
-    Ok(Some(translated))
 }
 
 /// Reads the kind of an event, and the object that it is about.

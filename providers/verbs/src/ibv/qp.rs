@@ -48,10 +48,11 @@ impl SendWrTemplate {
 
 pub(crate) struct Qp {
     pub(super) handle: Handle<ibv_qp>,
-    number: u32,
+    /// Queue pair number, which packets carry.
+    pub(crate) number: u32,
     /// Maximum length of inline data that the device has granted.
     pub(crate) max_inline: u32,
-    pd: Arc<Pd>,
+    pub(crate) pd: Arc<Pd>,
     attributes: QpAttributes,
 }
 
@@ -88,21 +89,6 @@ impl Qp {
     /// Creates a queue pair in RESET with the same attributes as this one, but another number.
     pub(crate) fn recreate(&self) -> io::Result<Self> {
         Self::new(&self.pd, self.attributes.clone())
-    }
-
-    /// Returns the queue pair number, which packets carry.
-    pub(crate) fn number(&self) -> u32 {
-        self.number
-    }
-
-    /// Returns the name of the device.
-    pub(crate) fn device_name(&self) -> &str {
-        self.pd.context.name()
-    }
-
-    /// Whether the device has atomic operations.
-    pub(crate) fn has_atomics(&self) -> bool {
-        self.pd.context.has_atomics()
     }
 
     /// Changes the attributes that `mask` (`IBV_QP_*`) selects.

@@ -16,7 +16,7 @@ pub(crate) struct Srq {
     pub(super) handle: Handle<ibv_srq>,
     /// Capacity that the device granted at creation; at least the requested one.
     pub(crate) capacity: u32,
-    pd: Arc<Pd>,
+    pub(crate) pd: Arc<Pd>,
 }
 
 impl Srq {
@@ -61,11 +61,6 @@ impl Srq {
     fn modify(&self, mut attributes: ibv_srq_attr, mask: u32) -> io::Result<()> {
         // SAFETY: the queue exists, and `attributes` is initialised.
         check_result(unsafe { ibv_modify_srq(self.handle.as_ptr(), &mut attributes, mask as i32) })
-    }
-
-    /// Returns the name of the device.
-    pub(crate) fn device_name(&self) -> &str {
-        self.pd.context.name()
     }
 }
 

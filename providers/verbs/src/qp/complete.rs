@@ -247,7 +247,7 @@ impl QpCore {
     /// Ends the connection of an overdue send if the port is down. Soft-RoCE sometimes stops retransmitting when its
     /// link goes down, and then reports no error.
     pub(crate) fn fail_if_port_is_down(&self) {
-        if self.device.port_is_down() {
+        if self.device.shared_device.is_port_down(self.device.port) {
             self.fail();
         }
     }

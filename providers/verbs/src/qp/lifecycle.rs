@@ -204,7 +204,7 @@ impl QpCore {
                     "{}: queue pair {:#x} cannot be replaced by a new one: {error}; a peer may reject the next connection as stale; \
                      if it does, create another EP",
                     self.device.name,
-                    old.number()
+                    old.number
                 );
                 return;
             }
@@ -212,12 +212,12 @@ impl QpCore {
         if self.shared.is_some() {
             self.recv_cq.fetch();
             let mut inner = self.recv_cq.lock();
-            inner.table.remove_number(old.number());
-            inner.table.add_number(new.number(), &me);
+            inner.table.remove_number(old.number);
+            inner.table.add_number(new.number, &me);
         }
-        self.device.shared_device.remove_qp(old.number(), self.me.as_ptr().cast());
-        self.device.shared_device.add_qp(new.number(), self.me.clone());
-        self.number.store(new.number(), Ordering::Relaxed);
+        self.device.shared_device.remove_qp(old.number, self.me.as_ptr().cast());
+        self.device.shared_device.add_qp(new.number, self.me.clone());
+        self.number.store(new.number, Ordering::Relaxed);
         self.recv.lock().hw = new.clone();
         self.send.lock().hw = new;
     }

@@ -211,7 +211,7 @@ impl QpCore {
         let core = Arc::new_cyclic(|me| QpCore {
             me: Weak::clone(me),
             device: device.clone(),
-            number: AtomicU32::new(hw.number()),
+            number: AtomicU32::new(hw.number),
             pd: pd.clone(),
             ep: spec.ep,
             max_recvs: spec.max_recvs,

@@ -19,7 +19,7 @@ pub(crate) fn to_init(qp: &Qp, port: u8) -> Result<()> {
     let mut access = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE
         | ibv_access_flags::IBV_ACCESS_REMOTE_READ
         | ibv_access_flags::IBV_ACCESS_REMOTE_WRITE;
-    if qp.has_atomics() {
+    if qp.pd.context.has_atomics() {
         access |= ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC;
     }
     let mut attributes = ibv_qp_attr {
@@ -37,8 +37,8 @@ pub(crate) fn to_init(qp: &Qp, port: u8) -> Result<()> {
         log::error!(
             "{0}: cannot change queue pair {1:#x} (port {port}) to INIT: {error}; it cannot be connected; check the device \
              (ibv_devinfo -d {0})",
-            qp.device_name(),
-            qp.number()
+            qp.pd.context.name(),
+            qp.number
         );
         Error::Internal
     })
@@ -60,8 +60,8 @@ fn move_to(qp: &Qp, state: ibv_qp_state::Type, name: &str) {
         // The caller gets no error: the change fails only if the device was removed, which also ends its queue pairs.
         log::warn!(
             "{}: cannot change queue pair {:#x} to {name}: {error}; the device was probably removed (ibv_devices lists devices)",
-            qp.device_name(),
-            qp.number()
+            qp.pd.context.name(),
+            qp.number
         );
     }
 }
