@@ -93,23 +93,12 @@ pub(crate) fn remove(options: &Options, wanted: &Remove) -> crate::Result {
 pub(crate) fn set_default(options: &Options, wanted: &SetDefault) -> crate::Result {
     edit(options, &wanted.conf, false, &[], &|text| {
         let entries = named(text, &wanted.name, options.api)?;
-        let chosen: Vec<&FileEntry> = match wanted.line {
-            Some(line) => entries.iter().filter(|entry| entry.index + 1 == line).collect(),
-            None => entries.iter().collect(),
-        };
-        let duplicates = |entry: &&FileEntry| entries.iter().filter(|other| other.has_key_of(entry)).count() > 1;
-        match chosen.as_slice() {
-            [] => return Err(not_an_entry(wanted.line.unwrap_or(0), &wanted.name, options.api)),
-            [first, ..] if !wanted.off && wanted.line.is_none() && chosen.iter().any(duplicates) => {
-                let lines: Vec<String> =
-                    entries.iter().filter(|entry| entry.has_key_of(first)).map(described).collect();
-                return Err(format!(
-                    "\"{}\" has several entries: {}; choose one by --line",
-                    wanted.name,
-                    lines.join(", ")
-                ));
-            }
-            _ => {}
+        let chosen = chosen(&entries, &wanted.name, options.api, wanted.line)?;
+        let is_duplicate = |entry: &&FileEntry| entries.iter().filter(|other| other.has_key_of(entry)).count() > 1;
+        if !wanted.off && wanted.line.is_none() && chosen.iter().any(is_duplicate) {
+            let lines: Vec<String> =
+                entries.iter().filter(|entry| entry.has_key_of(&entries[0])).map(described).collect();
+            return Err(format!("\"{}\" has several entries: {}; choose one by --line", wanted.name, lines.join(", ")));
         }
         let mut changes = Vec::new();
         for entry in &entries {
@@ -265,20 +254,22 @@ fn add_line(text: &mut ConfText, line: &[u8], may_replace: bool) -> Result<Chang
     }
 }
 
-fn not_an_entry(line: usize, name: &str, api: Api) -> String {
-    format!("line {line} is not an entry of \"{name}\" for DAT {api}")
+/// Selects the entry at line number `line` among the entries of a name; without a number, all of them.
+fn chosen<'a>(
+    entries: &'a [FileEntry],
+    name: &str,
+    api: Api,
+    line: Option<usize>,
+) -> Result<Vec<&'a FileEntry>, String> {
+    let Some(line) = line else { return Ok(entries.iter().collect()) };
+    let entry = entries.iter().find(|entry| entry.index + 1 == line);
+    entry.map(|entry| vec![entry]).ok_or_else(|| format!("line {line} is not an entry of \"{name}\" for DAT {api}"))
 }
 
 /// Finds the lines to remove: those with this name for this version of the API, or only line number `line`.
 fn removed(text: &ConfText, name: &str, api: Api, line: Option<usize>) -> Result<Vec<usize>, String> {
     let entries = named(text, name, api)?;
-    match line {
-        None => Ok(entries.into_iter().map(|entry| entry.index).collect()),
-        Some(line) => match entries.iter().find(|entry| entry.index + 1 == line) {
-            Some(entry) => Ok(vec![entry.index]),
-            None => Err(not_an_entry(line, name, api)),
-        },
-    }
+    Ok(chosen(&entries, name, api, line)?.into_iter().map(|entry| entry.index).collect())
 }
 
 /// The entries of a name for the requested API version.
