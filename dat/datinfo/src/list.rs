@@ -10,7 +10,7 @@ use crate::adapter::{self, OpenResult};
 use crate::options::Options;
 use crate::registry::{Registry, ReportedEntry};
 use crate::words::wrapped;
-use crate::{print_json, print_output};
+use crate::{print_json, print_output, print_result};
 
 /// Column at which the values of attributes begin.
 const VALUE_COLUMN: usize = 41;
@@ -69,10 +69,8 @@ pub(crate) fn names(options: &Options, is_all: bool) -> crate::Result {
             names.push(&entry.name);
         }
     }
-    match options.json {
-        true => print_json(&json!({ "names": names })),
-        false => print_output(&names.iter().map(|name| format!("{name}\n")).collect::<String>()),
-    }
+    let lines = || names.iter().map(|name| format!("{name}\n")).collect();
+    print_result(options, || json!({ "names": names }), lines);
     Ok(!names.is_empty())
 }
 
@@ -180,10 +178,8 @@ pub(crate) fn discover(options: &Options) -> crate::Result {
                 .into(),
         );
     }
-    match options.json {
-        true => print_json(&json!({ "lines": registry.discovered })),
-        false => print_output(&registry.discovered.iter().map(|line| format!("{line}\n")).collect::<String>()),
-    }
+    let lines = || registry.discovered.iter().map(|line| format!("{line}\n")).collect();
+    print_result(options, || json!({ "lines": registry.discovered }), lines);
     Ok(!registry.discovered.is_empty())
 }
 
@@ -214,10 +210,7 @@ pub(crate) fn versions(options: &Options) -> crate::Result {
             add(file, version);
         }
     }
-    match options.json {
-        true => print_json(&json!({ "files": files })),
-        false => print_output(&files.iter().map(line_of).collect::<String>()),
-    }
+    print_result(options, || json!({ "files": files }), || files.iter().map(line_of).collect());
     Ok(true)
 }
 

@@ -108,6 +108,11 @@ fn failed(is_json: bool, error: &str) -> ExitCode {
     ExitCode::from(2)
 }
 
+/// Prints a result: with `--json` as a document, otherwise as text.
+fn print_result(options: &Options, document: impl FnOnce() -> serde_json::Value, text: impl FnOnce() -> String) {
+    if options.json { print_json(&document()) } else { print_output(&text()) }
+}
+
 /// Prints text. A closed stdout is not an error.
 fn print_output(text: &str) {
     print_text(&log_line::without_numbers(text));

@@ -17,7 +17,7 @@ use dat_settings::{SettingsTable, USNIC};
 use serde_json::{Value, json};
 
 use crate::options::{self, Options};
-use crate::{print_json, print_output};
+use crate::print_result;
 
 /// Severity of a finding.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -92,10 +92,7 @@ pub(crate) fn doctor(options: &Options, wanted: &options::Doctor) -> crate::Resu
         Some(host) => pair::check_pair(host, port, &mut findings)?,
     }
     let is_well = findings.iter().all(|finding| finding.grade != Grade::Bad);
-    match options.json {
-        true => print_json(&document(&findings, is_well)),
-        false => print_output(&lines(&findings)),
-    }
+    print_result(options, || document(&findings, is_well), || lines(&findings));
     Ok(is_well)
 }
 

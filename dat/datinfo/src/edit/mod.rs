@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use crate::options::{Add, Api, EditedConf, Options, Remove, SetDefault};
 use crate::registry::{Registry, ReportedEntry};
 use crate::settings::param_troubles;
-use crate::{nearest, print_json, print_output};
+use crate::{nearest, print_result};
 use file::EditedFile;
 use text::{ConfText, FileEntry, checked};
 
@@ -137,24 +137,22 @@ fn edit(
     if !conf.dry_run && !changes.is_empty() {
         file.write(&text.bytes())?;
     }
-    match options.json {
-        true => {
-            let mut document = document(&path, &changes, conf.dry_run, is_new);
-            document["warnings"] = json!(warnings);
-            print_json(&document);
-        }
-        false => {
-            let warnings = warnings.iter().map(|warning| format!("{}: {warning}\n", path.display()));
-            print_output(&(lines(&path, &changes, conf.dry_run, is_new) + &warnings.collect::<String>()));
-        }
-    }
+    let warned = || warnings.iter().map(|warning| format!("{}: {warning}\n", path.display())).collect::<String>();
+    print_result(
+        options,
+        || document(&path, &changes, conf.dry_run, is_new, warnings),
+        || lines(&path, &changes, conf.dry_run, is_new) + &warned(),
+    );
     Ok(true)
 }
 
-fn document(path: &Path, changes: &[ChangedLine], is_dry: bool, is_new: bool) -> Value {
+fn document(path: &Path, changes: &[ChangedLine], is_dry: bool, is_new: bool, warnings: &[String]) -> Value {
     let rows: Vec<Value> =
         changes.iter().map(|change| json!({"change": change.verb, "line": change.line, "text": change.text})).collect();
-    json!({"file": path.display().to_string(), "changes": rows, "written": !is_dry && !rows.is_empty(), "new": is_new})
+    let is_written = !is_dry && !rows.is_empty();
+    json!({
+        "file": path.display().to_string(), "changes": rows, "written": is_written, "new": is_new, "warnings": warnings,
+    })
 }
 
 fn lines(path: &Path, changes: &[ChangedLine], is_dry: bool, is_new: bool) -> String {
