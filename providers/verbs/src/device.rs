@@ -84,11 +84,7 @@ impl Device {
         let context = shared_device.context.clone();
         let engine = Engine::new().map_err(|error| failed("create the engine", error))?;
         let channel = CompletionChannel::new(&context).map_err(|error| failed("create a completion channel", error))?;
-        let limits = limits::of(&context, port, &settings)?;
-        let attributes = context.attributes();
-        let max_cqe = attributes.as_ref().map_or(limits.max_dtos, |device| device.max_cqe.max(1) as u32);
-        let vendor = attributes.map_or(0, |device| device.vendor_id);
-        let is_software = vendor == SOFTWARE;
+        let (limits, attributes) = limits::of(&context, port, &settings)?;
         let chosen = dapl::runtime::logger::secure_variable(NAMES.variable);
         let device = Arc::new_cyclic(|me| Device {
             name: spec.name.to_owned(),
@@ -100,9 +96,9 @@ impl Device {
             address,
             gid,
             is_roce,
-            max_cqe,
-            is_software,
-            posts_by_kernel: POST_BY_KERNEL.contains(&vendor),
+            max_cqe: attributes.max_cqe.max(1) as u32,
+            is_software: attributes.vendor_id == SOFTWARE,
+            posts_by_kernel: POST_BY_KERNEL.contains(&attributes.vendor_id),
             settings,
             limits,
             channel,

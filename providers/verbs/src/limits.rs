@@ -5,6 +5,7 @@
 //! 255, because connection messages have eight bits for their number, and segments to [`MAX_SEGMENTS`]. The limit of an
 //! unsupported feature is 0. The limits of requests, receives and segments hold for each endpoint, with its own receive
 //! queue or a shared one.
+#![forbid(unsafe_code)]
 
 use std::ffi::CStr;
 
@@ -20,8 +21,9 @@ use crate::manager_kind::ManagerKind;
 use crate::qp::gather::MAX_SEGMENTS;
 use crate::settings::VerbsSettings;
 
-/// Returns the limits of an IA on this port. Errors: `Internal` if the attributes cannot be queried.
-pub(crate) fn of(context: &Context, port: u8, settings: &VerbsSettings) -> Result<Limits> {
+/// Returns the limits of an IA on this port, and the attributes of the device. Errors: `Internal` if the attributes
+/// cannot be queried.
+pub(crate) fn of(context: &Context, port: u8, settings: &VerbsSettings) -> Result<(Limits, ibv_device_attr)> {
     let attributes = context.attributes().and_then(|device| Ok((device, context.port(port)?)));
     let (device, port) = attributes.map_err(|error| {
         log::error!(
@@ -32,7 +34,7 @@ pub(crate) fn of(context: &Context, port: u8, settings: &VerbsSettings) -> Resul
     })?;
     let mut limits = limits(&device, &port, settings);
     limits.extensions.immediate = !context.is_iwarp; // RFC 5040 has no immediate data
-    Ok(limits)
+    Ok((limits, device))
 }
 
 /// Minimum of the limit reported for the length of an EVD. It may exceed `max_cqe`, because an EVD's queue is in
@@ -120,9 +122,8 @@ fn vendor(id: u32, part: u32) -> String {
 
 /// Returns the first two numbers of the firmware version, such as 16 and 35 of `16.35.2000`.
 fn firmware(device: &ibv_device_attr) -> (u32, u32) {
-    // SAFETY: `fw_ver` is an array of `c_char`, which has the size and alignment of `u8`.
-    let bytes = unsafe { std::slice::from_raw_parts(device.fw_ver.as_ptr().cast::<u8>(), device.fw_ver.len()) };
-    let text = CStr::from_bytes_until_nul(bytes).map(CStr::to_string_lossy).unwrap_or_default();
+    let bytes = device.fw_ver.map(|byte| byte as u8);
+    let text = CStr::from_bytes_until_nul(&bytes).map(CStr::to_string_lossy).unwrap_or_default();
     let mut numbers = text.split(|c: char| !c.is_ascii_digit()).filter_map(|digits| digits.parse::<u32>().ok());
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
 }

@@ -195,7 +195,7 @@ fn eventually<T>(mut poll: impl FnMut() -> Option<T>) -> T {
 #[test]
 fn rxe_reports_its_attributes() {
     let Some(context) = device() else { return };
-    let limits = limits::of(&context, 1, &VerbsSettings::read("rxe0 1", "")).unwrap();
+    let (limits, _) = limits::of(&context, 1, &VerbsSettings::read("rxe0 1", "")).unwrap();
     eprintln!("{limits:?}");
     assert!(limits.max_eps > 0 && limits.max_dtos >= 1000 && limits.max_evd_qlen >= 6000 && limits.max_iov >= 4);
     assert!(limits.max_rmrs > 0 && limits.max_srqs > 0 && limits.max_reads_in > 0 && limits.max_reads_out > 0);

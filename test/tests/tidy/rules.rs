@@ -298,7 +298,6 @@ pub(crate) const UNSAFE_FILES: &[(&str, &str)] = &[
     ("providers/verbs/src/ibv/qp.rs", "libibverbs"),
     ("providers/verbs/src/ibv/srq.rs", "libibverbs"),
     ("providers/verbs/src/rdma_cm.rs", "librdmacm"),
-    ("providers/verbs/src/limits.rs", "reads an array of C's characters"),
     ("test/src/stage.rs", "flock"),
     ("test/conformance/src/api.rs", "dlopen, and every call into what it finds"),
     ("test/conformance/src/api/libdat2.rs", "functions of one C shape over functions of another one"),
