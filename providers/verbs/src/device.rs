@@ -5,10 +5,10 @@
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
-use std::{io, iter};
 use std::net::IpAddr;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
+use std::{io, iter};
 
 use dapl::error::{Error, Resource, Result};
 use dapl::provider::{CmSink, IaSpec, Limits, TRANSPORT_MTU};
@@ -172,7 +172,9 @@ impl Device {
                 );
                 self.shared_device.queue_event(id, |queue| queue.failed());
             }
-            AsyncEvent::Srq { id, kind: SrqEvent::Limit } => self.shared_device.queue_event(id, |srq| srq.fell_below_limit()),
+            AsyncEvent::Srq { id, kind: SrqEvent::Limit } => {
+                self.shared_device.queue_event(id, |srq| srq.fell_below_limit())
+            }
             AsyncEvent::Srq { id, kind: SrqEvent::Error } => {
                 log::error!(
                     "{}: a shared receive queue of device {} has failed; the connections that use it end with BROKEN; free the \

@@ -101,12 +101,7 @@ impl DeviceQueues {
 
     /// Reserves capacity for `count` completions: in an existing device queue, which may grow, or in a new one. `srq`: id
     /// of the shared receive queue whose receives complete there; only its first queue pair needs new capacity.
-    pub(super) fn reserve(
-        &mut self,
-        params: &DeviceCqParams,
-        srq: Option<usize>,
-        count: u32,
-    ) -> Result<Arc<ibv::Cq>> {
+    pub(super) fn reserve(&mut self, params: &DeviceCqParams, srq: Option<usize>, count: u32) -> Result<Arc<ibv::Cq>> {
         if let Some(queue) = self.shared.iter_mut().find(|shared| Some(shared.srq) == srq) {
             queue.users += 1;
             return Ok(queue.cq.clone());

@@ -42,20 +42,13 @@ impl CqCore {
         if qps.iter().any(|qp| qp.oldest_send().is_some()) {
             self.fetch();
         }
-        // Number of the queue pair, id of its oldest send, and handle of its EP.
-        let waiting: Vec<(u32, u64, usize)> = qps
-            .iter()
-            .filter_map(|qp| {
-                let (send, ep) = qp.oldest_send()?;
-                Some((qp.number(), send, ep))
-            })
-            .collect();
-        let ids: Vec<(u32, u64)> = waiting.iter().map(|(qp, send, _)| (*qp, *send)).collect();
+        // Each queue pair with an outstanding send, its number, and the id and the EP of its oldest send.
+        let waiting: Vec<_> = qps.iter().filter_map(|qp| Some((qp, qp.number(), qp.oldest_send()?))).collect();
+        let ids: Vec<(u32, u64)> = waiting.iter().map(|(_, number, (send, _))| (*number, *send)).collect();
         let overdue = self.lock().stalls.find_overdue(&ids, now);
-        let is_overdue = |number: u32| overdue.iter().any(|(qp, _)| *qp == number);
-        qps.iter().filter(|qp| is_overdue(qp.number())).for_each(|qp| qp.fail_if_port_is_down());
-        let report = |(qp, age)| {
-            let (.., ep) = waiting.iter().find(|(number, ..)| *number == qp)?;
+        let report = |(number, age)| {
+            let (qp, _, (_, ep)) = waiting.iter().find(|(_, known, _)| *known == number)?;
+            qp.fail_if_port_is_down();
             Some(OverdueSend { ep: *ep, age, cause: WaitCause::Unknown })
         };
         overdue.into_iter().filter_map(report).collect()
