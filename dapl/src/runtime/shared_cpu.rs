@@ -55,9 +55,10 @@ pub(crate) struct SharedCpuBackoff {
     is_on_one_cpu: bool,
     /// Whether other threads are assumed to use that CPU.
     shares_cpu: bool,
-    /// Number of recent yields, and of those that have let another thread run.
-    yields: u32,
-    long_yields: u32,
+    /// Number of yields since the last one that has let another thread run.
+    short_yields: u32,
+    /// Whether the thread has yielded since the last check.
+    has_yielded: bool,
 }
 
 impl SharedCpuBackoff {
@@ -69,9 +70,9 @@ impl SharedCpuBackoff {
     const YIELD_INTERVAL: u32 = 16;
     /// Number of unsuccessful polls between yields while no other thread uses the CPU.
     const ALONE_INTERVAL: u32 = LOCKED_POLL_INTERVAL;
-    /// Number of yields after which `shares_cpu` is determined again. Single long yields are not relevant: the provider's
-    /// thread runs every few milliseconds.
-    const YIELDS: u32 = 8;
+    /// Number of successive short yields after which the thread is assumed to have the CPU alone. The scheduler does not
+    /// run the other thread in each yield.
+    const SHORT_YIELDS: u32 = 8;
     /// Number of polls between checks of the CPU set. A check is a system call, and the set may change at any time.
     const CHECK_INTERVAL: u32 = 1 << 12;
 
@@ -102,31 +103,23 @@ impl SharedCpuBackoff {
         must_yield
     }
 
-    /// At first a thread that is limited to one CPU is assumed to share it. Later it has the CPU alone if it did not have
-    /// to yield, or if most of its yields have let no other thread run.
+    /// At first a thread that is limited to one CPU is assumed to share it. It has the CPU alone if it did not have to
+    /// yield since the last check.
     #[cold]
     fn check_cpu_set(&mut self) {
         let was_on_one_cpu = std::mem::replace(&mut self.is_on_one_cpu, is_bound_to_one_cpu());
-        self.shares_cpu = self.is_on_one_cpu && (!was_on_one_cpu || self.had_long_yields());
-        (self.yields, self.long_yields) = (0, 0);
-    }
-
-    fn had_long_yields(&self) -> bool {
-        self.yields > 0 && 2 * self.long_yields >= self.yields
+        if !was_on_one_cpu {
+            (self.shares_cpu, self.short_yields) = (self.is_on_one_cpu, 0);
+        }
+        self.shares_cpu &= self.is_on_one_cpu && (self.has_yielded || !was_on_one_cpu);
+        self.has_yielded = false;
     }
 
     /// Records a yield and the result of [`yield_cpu`]. Returns true if the thread is now assumed to share its CPU.
     pub(crate) fn record_yield(&mut self, has_another_run: bool) -> bool {
-        self.yields += 1;
-        self.long_yields += u32::from(has_another_run);
-        let was_alone = !self.shares_cpu;
-        if was_alone || self.yields >= Self::YIELDS {
-            self.shares_cpu = self.is_on_one_cpu && self.had_long_yields();
-            (self.yields, self.long_yields) = (0, 0);
-        }
-        if was_alone && self.shares_cpu {
-            self.until_check = Self::CHECK_INTERVAL; // The next check must follow some yields.
-        }
+        self.short_yields = if has_another_run { 0 } else { self.short_yields.saturating_add(1) };
+        self.has_yielded = true;
+        self.shares_cpu = self.is_on_one_cpu && self.short_yields < Self::SHORT_YIELDS;
         self.shares_cpu
     }
 
@@ -208,9 +201,8 @@ pub(crate) mod tests {
             assert!(backoff.record_yield(true), "another thread has used the CPU");
             let mut yields = |polls: u32| (0..polls).filter(|_| backoff.should_yield(None)).count();
             let shared = yields(512);
-            let results = [true, false, true, false, true, false, false, false].map(|long| backoff.record_yield(long));
-            assert_eq!(results, [true, true, true, true, true, true, true, false], "most yields were short");
-            assert!(!backoff.record_yield(false));
+            let short_yields = (1..20).find(|_| !backoff.record_yield(false));
+            assert_eq!(short_yields, Some(8), "no other thread has run for a while");
             (unknown, alone, shared)
         };
         let (unknown, alone, shared) = std::thread::scope(|scope| scope.spawn(backoff).join().unwrap());
