@@ -1,8 +1,8 @@
 //! Messages of libdat: refused opens, errors in dat.conf files, and the debug lines that `DAT_DBG_*` enables.
 //!
-//! Lines go through the `log` crate to the logger of `report/lines`, unless another logger is set. Some programs try
-//! every name in a list. A repeated refusal is therefore not reported again, and at most [`MOST_REFUSALS`] are reported
-//! per process, unless [`Topic::General`] is enabled. Nothing is written to stdout.
+//! `report/lines` writes the lines. Some programs try every name in a list. A repeated refusal is therefore not reported
+//! again, and at most [`MOST_REFUSALS`] are reported per process, unless [`Topic::General`] is enabled. Nothing is
+//! written to stdout.
 #![forbid(unsafe_code)]
 
 mod lines;
@@ -25,7 +25,7 @@ const MOST_FILE_ERRORS: usize = 16;
 const MOST_REMEMBERED: usize = 1024;
 
 /// Bits of `DAT_DBG_TYPE`.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy)]
 pub(crate) enum Topic {
     /// Refusals and file errors; enabled by default.
     Errors = 0x1,
@@ -41,29 +41,6 @@ pub(crate) enum Topic {
     ConsumerCalls = 0x20,
 }
 
-impl Topic {
-    const ALL: [Topic; 6] = [
-        Topic::Errors,
-        Topic::General,
-        Topic::StaticRegistry,
-        Topic::DynamicRegistry,
-        Topic::ProviderCalls,
-        Topic::ConsumerCalls,
-    ];
-
-    /// Target of the topic in the `log` crate.
-    fn target(self) -> &'static str {
-        match self {
-            Topic::Errors => "libdat",
-            Topic::General => "libdat::general",
-            Topic::StaticRegistry => "libdat::files",
-            Topic::DynamicRegistry => "libdat::registrations",
-            Topic::ProviderCalls => "libdat::providers",
-            Topic::ConsumerCalls => "libdat::calls",
-        }
-    }
-}
-
 /// Reports made so far, to limit their number.
 pub(crate) struct Reporter {
     /// Name and message of each refusal, to recognize repetitions; at most [`MOST_REMEMBERED`].
@@ -74,7 +51,7 @@ pub(crate) struct Reporter {
 
 static REPORTER: Mutex<Reporter> = Mutex::new(Reporter { reported: BTreeSet::new(), refusals: 0, file_errors: 0 });
 
-/// Set when `lines::install` has read the environment.
+/// Set when `lines::read_settings` has read the environment.
 static READY: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
@@ -92,7 +69,7 @@ pub(crate) fn refusal(refused: RefusedOpen) {
     let reason = line.clone();
     let is_new = reporter.reported.len() >= MOST_REMEMBERED || reporter.reported.insert((refused.name.clone(), reason));
     store(refused);
-    if is_new && lines::has_errors() {
+    if is_new && has_errors() {
         reporter.refusals += 1;
         log_limited(&line, reporter.refusals, MOST_REFUSALS, "refusals");
     }
@@ -126,10 +103,15 @@ pub(crate) fn take_explanation() -> String {
 /// Reports an error in a dat.conf, up to a limit on the number of errors.
 pub(crate) fn file_error(text: &dyn Display) {
     let mut reporter = prepared();
-    if lines::has_errors() {
+    if has_errors() {
         reporter.file_errors += 1;
         log_limited(&text.to_string(), reporter.file_errors, MOST_FILE_ERRORS, "errors in dat.conf");
     }
+}
+
+/// Whether refusals and file errors are reported.
+fn has_errors() -> bool {
+    lines::has(Topic::Errors) || lines::has(Topic::General)
 }
 
 /// Writes a debug line if the topic is enabled. Calls `text` only then.
@@ -137,8 +119,8 @@ pub(crate) fn debug(topic: Topic, text: impl FnOnce() -> String) {
     if !READY.load(Ordering::Acquire) {
         drop(prepared());
     }
-    if log::log_enabled!(target: topic.target(), log::Level::Debug) {
-        log::debug!(target: topic.target(), "{}", text());
+    if lines::has(topic) {
+        lines::log("debug", &text());
     }
 }
 
@@ -151,7 +133,7 @@ pub(crate) fn lock() -> MutexGuard<'static, Reporter> {
 fn prepared() -> MutexGuard<'static, Reporter> {
     let reporter = lock();
     if !READY.load(Ordering::Acquire) {
-        lines::install();
+        lines::read_settings();
         READY.store(true, Ordering::Release);
     }
     reporter
@@ -159,10 +141,10 @@ fn prepared() -> MutexGuard<'static, Reporter> {
 
 /// Writes the `count`th line about `what`. Without [`Topic::General`], lines beyond the limit `most` are omitted.
 fn log_limited(line: &str, count: usize, most: usize, what: &str) {
-    if lines::has_all() || count <= most {
-        log::error!(target: Topic::Errors.target(), "{line}");
+    if lines::has(Topic::General) || count <= most {
+        lines::log("error", line);
     } else if count == most + 1 {
         let rest = "are not shown; run with DAT_DBG_TYPE=0x3 to see them all";
-        log::error!(target: Topic::Errors.target(), "further {what} {rest}");
+        lines::log("error", &format!("further {what} {rest}"));
     }
 }

@@ -1,7 +1,7 @@
-//! The logger of libdat: `DAT_DBG_TYPE` and `DAT_DBG_LEVEL` select the topics, `DAT_DBG_DEST` the destination (stderr,
+//! The log lines of libdat: `DAT_DBG_TYPE` and `DAT_DBG_LEVEL` select the topics, `DAT_DBG_DEST` the destination (stderr,
 //! syslog or both). Also reports invalid values of these variables, and variables that are misspelt or have no effect.
 //!
-//! `report` installs the logger before the first line that might be written. Nothing is written to stdout.
+//! `report` calls [`read_settings`] before the first line that might be written. Nothing is written to stdout.
 #![forbid(unsafe_code)]
 
 use std::io::Write;
@@ -11,9 +11,8 @@ use std::time::{Instant, SystemTime};
 
 use dat_settings::log_line::{self, FoldedLines, Folding, Origin};
 use dat_settings::{LIBDAT, VariableClass, look_up, nearest};
-use log::{Level, LevelFilter, Log, Metadata, Record};
 
-use super::Topic;
+use super::{Topic, has_errors};
 use crate::api;
 use crate::loader::host;
 
@@ -27,28 +26,18 @@ const MOST_UNKNOWN: usize = 8;
 /// Maximum length of a variable's name in a log line.
 const LONGEST_NAME: usize = 64;
 
-struct Logger;
-
-static LOGGER: Logger = Logger;
 static FOLDING: Mutex<Folding> = Mutex::new(Folding::new());
 /// Start time of the clock for [`Folding`].
 static BEGAN: LazyLock<Instant> = LazyLock::new(Instant::now);
 static MASK: AtomicU32 = AtomicU32::new(0);
 static DESTINATION: AtomicU32 = AtomicU32::new(TO_STDERR);
 
-/// Reads the environment and sets the logger, unless another logger is set. Called once.
-pub(super) fn install() {
+/// Reads the environment. Called once.
+pub(super) fn read_settings() {
     let mut wrong = Vec::new();
     let mask = setting("DAT_DBG_TYPE", &mut wrong) | setting("DAT_DBG_LEVEL", &mut wrong);
     MASK.store(mask, Ordering::Relaxed);
     DESTINATION.store(setting("DAT_DBG_DEST", &mut wrong), Ordering::Relaxed);
-    if log::set_logger(&LOGGER).is_ok() {
-        log::set_max_level(match mask {
-            0 => LevelFilter::Off,
-            mask if mask & !(Topic::Errors as u32 | Topic::General as u32) == 0 => LevelFilter::Error,
-            _ => LevelFilter::Debug,
-        });
-    }
     if has_errors() {
         wrong.extend(unknown(std::env::vars_os().filter_map(|(name, _)| name.into_string().ok())));
     }
@@ -56,35 +45,18 @@ pub(super) fn install() {
     wrong.iter().for_each(|line| write("warn", line));
 }
 
-/// Whether refusals and file errors are reported.
-pub(super) fn has_errors() -> bool {
-    MASK.load(Ordering::Relaxed) & (Topic::Errors as u32 | Topic::General as u32) != 0
+/// Whether a topic is enabled.
+pub(super) fn has(topic: Topic) -> bool {
+    MASK.load(Ordering::Relaxed) & topic as u32 != 0
 }
 
-/// Whether refusals and file errors are reported without limit.
-pub(super) fn has_all() -> bool {
-    MASK.load(Ordering::Relaxed) & Topic::General as u32 != 0
-}
-
-impl Log for Logger {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        // `report` logs an error only if `has_errors` returns true, so errors need no check here.
-        let topic = Topic::ALL.into_iter().find(|topic| topic.target() == metadata.target());
-        metadata.level() == Level::Error || topic.is_some_and(|topic| MASK.load(Ordering::Relaxed) & topic as u32 != 0)
-    }
-
-    fn log(&self, record: &Record<'_>) {
-        if self.enabled(record.metadata()) {
-            let text = log_line::without_numbers(&record.args().to_string());
-            // If another thread holds the lock, the line is written without the check for repetitions.
-            let folded = FOLDING.try_lock().map(|mut folding| folding.take(&text, BEGAN.elapsed()));
-            let FoldedLines { repeated, is_new } = folded.unwrap_or(FoldedLines { repeated: None, is_new: true });
-            let level = record.level().as_str().to_ascii_lowercase();
-            repeated.iter().chain(is_new.then_some(&text)).for_each(|text| write(&level, text));
-        }
-    }
-
-    fn flush(&self) {}
+/// Writes a line of an enabled topic. Lines that are often repeated are folded.
+pub(super) fn log(level: &str, text: &str) {
+    let text = log_line::without_numbers(text);
+    // If another thread holds the lock, the line is written without the check for repetitions.
+    let folded = FOLDING.try_lock().map(|mut folding| folding.take(&text, BEGAN.elapsed()));
+    let FoldedLines { repeated, is_new } = folded.unwrap_or(FoldedLines { repeated: None, is_new: true });
+    repeated.iter().chain(is_new.then_some(&text)).for_each(|text| write(level, text));
 }
 
 fn write(level: &str, text: &str) {
@@ -170,12 +142,5 @@ mod tests {
         assert!(line.starts_with("DAT_\\u{1b}[2Jxxx") && line.len() < 120, "{line}");
         let many: Vec<_> = (0..1000).map(|number| format!("DAT_{number}")).collect();
         assert_eq!(lines(&many.iter().map(String::as_str).collect::<Vec<_>>()).len(), MOST_UNKNOWN);
-    }
-
-    #[test]
-    fn log_targets_of_topics_are_distinct() {
-        let mut targets = Topic::ALL.map(Topic::target);
-        targets.sort_unstable();
-        assert!(targets.windows(2).all(|pair| pair[0] != pair[1]));
     }
 }
