@@ -62,18 +62,6 @@ pub(crate) struct Arenas {
     writing: Mutex<()>,
 }
 
-/// Whether the first word of a value passed as a handle may be read.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum HandleClass {
-    /// The value is in an arena: its first word may be read.
-    InArena,
-    /// The value is outside all arenas, but may be a handle of a provider without the hook. Reading its first word is
-    /// the only way to find the provider.
-    Perhaps,
-    /// The value is not a handle.
-    Never,
-}
-
 /// The arenas of this process.
 pub(crate) static ARENAS: Arenas = Arenas::new();
 
@@ -109,16 +97,17 @@ impl Arenas {
         }
     }
 
-    /// Classifies a value without reading the memory that it points to.
-    pub(crate) fn classify(&self, address: usize) -> HandleClass {
+    /// Whether the first word of a value passed as a handle may be read: the value is in an arena, or it may be a handle
+    /// of a provider without the hook. Reading the first word is the only way to find that provider.
+    pub(crate) fn may_be_handle(&self, address: usize) -> bool {
         let mut used = self.list.iter().take_while(|arena| arena.len.load(Ordering::Relaxed) > 0);
         if used.any(|arena| arena.has(address)) {
-            return HandleClass::InArena;
+            return true;
         }
         let plausible = address > u16::MAX as usize && address.is_multiple_of(ALIGN) && (address as isize) > 0;
         // The flag is set before a provider without the hook returns its first handle. The program passes that handle
         // to other threads with its own synchronization, so a Relaxed load sees the flag.
-        if plausible && self.foreign.load(Ordering::Relaxed) { HandleClass::Perhaps } else { HandleClass::Never }
+        plausible && self.foreign.load(Ordering::Relaxed)
     }
 
     /// Allows handles outside all arenas, because a provider without the hook is being registered.
@@ -173,10 +162,10 @@ mod tests {
     fn only_multiples_of_the_stride_in_an_arena_are_handles() {
         let arenas = Arenas::new();
         assert!(arenas.add(ARENA));
-        assert_eq!(arenas.classify(0x10_0000), HandleClass::InArena);
-        assert_eq!(arenas.classify(0x10_0fc0), HandleClass::InArena);
+        assert!(arenas.may_be_handle(0x10_0000));
+        assert!(arenas.may_be_handle(0x10_0fc0));
         for address in [0, 1, 8, 0x10_0008, 0x10_0001, 0x0f_ffc0, 0x10_1000, usize::MAX, usize::MAX - 7] {
-            assert_eq!(arenas.classify(address), HandleClass::Never, "{address:#x}");
+            assert!(!arenas.may_be_handle(address), "{address:#x}");
         }
     }
 
@@ -190,7 +179,7 @@ mod tests {
         assert!(arenas.is_in_first(0x10_0000) && arenas.is_in_first(0x10_0fc0));
         assert!(arenas.add(HandleArena { len: 0x2000, ..ARENA }) && arenas.is_in_first(0x10_1fc0));
         assert!(arenas.add(HandleArena { base: 0x30_0000, ..ARENA }));
-        assert_eq!((arenas.is_in_first(0x30_0000), arenas.classify(0x30_0000)), (false, HandleClass::InArena));
+        assert_eq!((arenas.is_in_first(0x30_0000), arenas.may_be_handle(0x30_0000)), (false, true));
     }
 
     #[test]
@@ -198,9 +187,9 @@ mod tests {
         let arenas = Arenas::new();
         assert!(arenas.add(ARENA));
         arenas.expect_foreign();
-        assert_eq!(arenas.classify(0x20_0000), HandleClass::Perhaps);
+        assert!(arenas.may_be_handle(0x20_0000));
         for address in [0, 2, 0xffff, 0x20_0004, usize::MAX - 7] {
-            assert_eq!(arenas.classify(address), HandleClass::Never, "{address:#x}");
+            assert!(!arenas.may_be_handle(address), "{address:#x}");
         }
     }
 
@@ -209,7 +198,7 @@ mod tests {
         let arenas = Arenas::new();
         assert!(arenas.add(ARENA) && arenas.add(ARENA));
         assert!(arenas.add(HandleArena { len: 0x2000, ..ARENA }));
-        assert_eq!((arenas.classify(0x10_1000), arenas.list[1].len.load(Ordering::Relaxed)), (HandleClass::InArena, 0));
+        assert_eq!((arenas.may_be_handle(0x10_1000), arenas.list[1].len.load(Ordering::Relaxed)), (true, 0));
     }
 
     #[test]

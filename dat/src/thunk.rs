@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use dat_abi::*;
 
 use crate::api::{self, Api};
-use crate::arena::{ARENAS, HandleClass};
+use crate::arena::ARENAS;
 use crate::loader::host::CancellationDisabled;
 use crate::registry::error;
 use crate::{fork, handles};
@@ -43,10 +43,7 @@ type ProviderTable<T> = Option<(DAT_HANDLE, &'static T)>;
 /// without the hook has been registered.
 #[inline(always)]
 pub fn object<T: Table>(handle: DAT_HANDLE) -> ProviderTable<T> {
-    match ARENAS.classify(handle as usize) {
-        HandleClass::Never => None,
-        HandleClass::InArena | HandleClass::Perhaps => table(handle),
-    }
+    if ARENAS.may_be_handle(handle as usize) { table(handle) } else { None }
 }
 
 /// Returns the table of a handle in the first arena. `None` for other values and for handles without a table.
@@ -81,7 +78,7 @@ pub fn any<T: Table>(handle: DAT_HANDLE) -> ProviderTable<T> {
     if handle as usize <= usize::from(u16::MAX) { ia(handle) } else { object(handle) }
 }
 
-/// Returns the table of a handle whose first word may be read: it is an open IA, or `classify` has accepted it.
+/// Returns the table of a handle whose first word may be read: it is an open IA, or `may_be_handle` has accepted it.
 #[inline(always)]
 fn table<T: Table>(handle: DAT_HANDLE) -> ProviderTable<T> {
     // SAFETY: the address lies in an arena, which stays mapped, or is an open IA that its provider returned. Otherwise
