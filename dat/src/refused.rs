@@ -32,46 +32,21 @@ impl CauseAndRemedy {
     }
 }
 
-/// Why an open is refused.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum RefusalKind {
-    /// No usable line of dat.conf and no registration has this name.
-    Name,
-    /// The name exists in other major versions only.
-    Major,
-    /// The name exists in this major version, but in no minor version that the program can use.
-    Minor,
-    /// Thread safety was requested, but the provider is not thread-safe.
-    ThreadSafety,
-    /// No library of the name's lines can serve the open, for example because it cannot be loaded, or because it does
-    /// not register the name.
-    Library,
-    /// The provider refuses to open the adapter.
-    Device,
-    /// The provider is being initialised or finalised, either by the calling thread, or by one for which the calling
-    /// thread cannot wait without a deadlock.
-    Busy,
-}
-
-impl RefusalKind {
-    /// The kind as a word for tools.
-    pub(crate) fn tool_name(self) -> &'static str {
-        match self {
-            Self::Name => "name",
-            Self::Major => "major-version",
-            Self::Minor => "minor-version",
-            Self::ThreadSafety => "thread-safety",
-            Self::Library => "library",
-            Self::Device => "device",
-            Self::Busy => "busy",
-        }
-    }
-}
-
 /// A refused open: the requested name, and why it was refused.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct RefusedOpen {
-    pub(crate) kind: RefusalKind,
+    /// A word for tools:
+    ///
+    /// - `name`: no usable line of dat.conf and no registration has this name.
+    /// - `major-version`: the name exists in other major versions only.
+    /// - `minor-version`: the name exists in this major version, but in no minor version that the program can use.
+    /// - `thread-safety`: thread safety was requested, but the provider is not thread-safe.
+    /// - `library`: no library of the name's lines can serve the open, for example because it cannot be loaded, or
+    ///   because it does not register the name.
+    /// - `device`: the provider refuses to open the adapter.
+    /// - `busy`: the provider is being initialised or finalised, either by the calling thread, or by one for which the
+    ///   calling thread cannot wait without a deadlock.
+    pub(crate) kind: &'static str,
     pub(crate) name: Vec<u8>,
     /// The lines of dat.conf that the refusal is about, each as `file:line`, separated by commas. Empty if there is
     /// none, or if the cause itself names the lines.
@@ -84,7 +59,7 @@ impl RefusedOpen {
     pub(crate) fn fields(&self) -> [String; 5] {
         let Self { kind, name, place, cause } = self;
         let name = name.escape_ascii().to_string();
-        [kind.tool_name().to_owned(), name, place.clone(), cause.cause.clone(), cause.remedy.clone()]
+        [(*kind).to_owned(), name, place.clone(), cause.cause.clone(), cause.remedy.clone()]
     }
 }
 
@@ -107,8 +82,7 @@ mod tests {
     fn refusal_message_omits_an_empty_place_or_remedy() {
         let line = |place: &str, remedy: &str| {
             let cause = CauseAndRemedy::new("it is not there", remedy);
-            RefusedOpen { kind: RefusalKind::Library, name: b"a\tb".to_vec(), place: place.to_owned(), cause }
-                .to_string()
+            RefusedOpen { kind: "library", name: b"a\tb".to_vec(), place: place.to_owned(), cause }.to_string()
         };
         assert_eq!(line("", ""), r#"cannot open "a\tb": it is not there"#);
         assert_eq!(line("f:3", "bring it"), r#"cannot open "a\tb": f:3: it is not there; bring it"#);

@@ -16,7 +16,7 @@ use crate::arena::ARENAS;
 use crate::conf::Key;
 use crate::loader::host;
 use crate::matching::{self, NoMatch};
-use crate::refused::{CauseAndRemedy, RefusalKind, RefusedOpen};
+use crate::refused::{CauseAndRemedy, RefusedOpen};
 use crate::report::{self, Topic};
 use crate::sources::{self, CollectedConf};
 
@@ -102,7 +102,7 @@ pub(crate) fn acquire(wanted: &Key) -> Result<OpenProvider, DAT_RETURN> {
                     "its library is being loaded, or its provider's init or fini runs, in this thread or in one that waits for it",
                     "",
                 );
-                let refused = RefusedOpen { kind: RefusalKind::Busy, name: key.name, place, cause };
+                let refused = RefusedOpen { kind: "busy", name: key.name, place, cause };
                 return Err(refuse(error(DAT_INVALID_STATE, DAT_NO_SUBTYPE), refused));
             }
             Err(EntryRefusal::NotThreadSafe) => {
@@ -126,7 +126,7 @@ pub(crate) fn acquire(wanted: &Key) -> Result<OpenProvider, DAT_RETURN> {
 
 /// Builds the refusal of an open whose candidates have all failed, and not all for lack of thread safety.
 fn unusable(wanted: &Key, mut causes: Vec<(String, CauseAndRemedy)>) -> RefusedOpen {
-    let (kind, name) = (RefusalKind::Library, wanted.name.clone());
+    let (kind, name) = ("library", wanted.name.clone());
     if causes.len() == 1 {
         let (place, cause) = causes.remove(0);
         return RefusedOpen { kind, name, place, cause };
@@ -151,7 +151,7 @@ pub(crate) fn refused_by_provider(wanted: &Key, provider_use: ProviderUse, code:
             CauseAndRemedy::new(format!("{library} returned {words}"), "set DAPL_DBG_TYPE=0xffff for more messages")
         }
     };
-    let refused = RefusedOpen { kind: RefusalKind::Device, name: wanted.name.clone(), place, cause };
+    let refused = RefusedOpen { kind: "device", name: wanted.name.clone(), place, cause };
     // If an argument is invalid, the return code says so. libdat then does not log the refusal, but only stores it for
     // tools.
     match code & DAT_TYPE_MASK {

@@ -12,7 +12,7 @@ use super::{Registry, error};
 use crate::conf::{Conf, Key, LineNumber};
 use crate::loader::found;
 use crate::matching::{self, NoMatch};
-use crate::refused::{CauseAndRemedy, RefusalKind, RefusedOpen};
+use crate::refused::{CauseAndRemedy, RefusedOpen};
 
 /// Maximum number of names, and of lines of one name, in an error message.
 const MAX_LISTED: usize = 8;
@@ -55,10 +55,10 @@ impl Registry {
     /// Returns the return code of a refusal, and its cause, place and remedy from the files.
     pub(super) fn explain(&mut self, wanted: &Key, refusal: &NoMatch) -> (DAT_RETURN, RefusedOpen) {
         let (kind, subtype) = match refusal {
-            NoMatch::Name => (RefusalKind::Name, DAT_NAME_NOT_REGISTERED),
-            NoMatch::Major { .. } => (RefusalKind::Major, DAT_MAJOR_NOT_FOUND),
-            NoMatch::Minor { .. } => (RefusalKind::Minor, DAT_MINOR_NOT_FOUND),
-            NoMatch::ThreadSafety => (RefusalKind::ThreadSafety, DAT_THREAD_SAFETY_NOT_FOUND),
+            NoMatch::Name => ("name", DAT_NAME_NOT_REGISTERED),
+            NoMatch::Major { .. } => ("major-version", DAT_MAJOR_NOT_FOUND),
+            NoMatch::Minor { .. } => ("minor-version", DAT_MINOR_NOT_FOUND),
+            NoMatch::ThreadSafety => ("thread-safety", DAT_THREAD_SAFETY_NOT_FOUND),
         };
         let (mut cause, mut place) = (CauseAndRemedy::new(refusal.to_string(), refusal.remedy()), String::new());
         let lines = self.index.lines(&wanted.name);
