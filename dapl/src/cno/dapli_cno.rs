@@ -19,7 +19,6 @@ use crate::ffi::Agent;
 use crate::provider::Provider;
 use crate::runtime::descriptor::Descriptor;
 use crate::runtime::handle::{self, ObjectId};
-use crate::runtime::shared_cpu;
 use crate::runtime::thread::ThreadId;
 use crate::runtime::wait::{self, Deadline, ThreadWait, WakeCause};
 
@@ -237,28 +236,14 @@ impl<P: Provider> Cno<P> {
     /// Polls without sleeping for an adaptive time, as a wait on an EVD does.
     fn spin(&self, wait: &ThreadWait, mut polling: PolledEvds) -> Option<CnoWaitResult> {
         let most = polling.sources.iter().map(|(_, longest)| *longest).max().unwrap_or(0);
-        if most == 0 || cfg!(loom) {
-            return None; // loom models have no clock
-        }
-        let budget = self.spin.begin(most);
-        let end = wait::now() + u64::from(budget);
-        loop {
-            shared_cpu::relax();
+        self.spin.poll(most, wait.deadline, || {
             let mut next = self.poll_and_take(&polling, wait.token);
             if next.is_none() && self.changes() != polling.changes {
                 polling = self.polling(&self.inner.lock());
                 next = self.try_trigger(wait.token);
             }
-            if next.is_some() {
-                self.spin.succeeded(budget, most);
-                return next;
-            }
-            let now = wait::now();
-            if now >= end || wait.deadline.has_passed(now) {
-                self.spin.failed(budget, most);
-                return None;
-            }
-        }
+            next
+        })
     }
 
     /// Looks for a trigger, and arms the CQs before the caller sleeps. Arming triggers the CNO for completions that

@@ -14,7 +14,6 @@ use super::queue::{NotifyMode, WaitStatus};
 use crate::error::{Error, Result, State};
 use crate::provider::{CompletionQueue, Provider};
 use crate::runtime::handle::{self, ObjectId};
-use crate::runtime::shared_cpu;
 use crate::runtime::sync::MutexGuard;
 use crate::runtime::wait::{self, Deadline, ThreadWait, WakeCause};
 
@@ -84,26 +83,12 @@ impl<P: Provider> Evd<P> {
     /// Polls without sleeping for an adaptive time, which grows when polling was successful.
     fn spin(&self, wait: &ThreadWait) -> Option<EvdWaitResult> {
         let most = self.cq.as_ref().map_or(0, |cq| cq.max_spin());
-        if most == 0 || cfg!(loom) {
-            return None; // loom models have no clock
-        }
-        let budget = self.spin.begin(most);
-        let end = wait::now() + u64::from(budget);
-        loop {
-            shared_cpu::relax();
+        self.spin.poll(most, wait.deadline, || {
             let mut inner = self.lock();
             self.fetch(&mut inner, FetchMode::Poll);
-            if inner.queue.check_wait(wait.token, false) != WaitStatus::TooFew {
-                self.spin.succeeded(budget, most);
-                return Some(self.finish_wait(inner, wait.token, None));
-            }
-            drop(inner);
-            let now = wait::now();
-            if now >= end || wait.deadline.has_passed(now) {
-                self.spin.failed(budget, most);
-                return None;
-            }
-        }
+            let is_over = inner.queue.check_wait(wait.token, false) != WaitStatus::TooFew;
+            is_over.then(|| self.finish_wait(inner, wait.token, None))
+        })
     }
 
     /// Polls, and arms the CQ before the caller sleeps. The CQ refuses to be armed while it has a completion; then

@@ -4,6 +4,9 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use crate::runtime::shared_cpu;
+use crate::runtime::wait::{self, Deadline};
+
 /// Minimum spin time before a sleep, in nanoseconds: about the cost of a sleep and a wake-up. A lower maximum of the
 /// provider takes precedence.
 const SHORTEST: u32 = 2_000;
@@ -26,21 +29,43 @@ impl Default for SpinBudget {
 }
 
 impl SpinBudget {
+    /// Calls `poll` until it returns a result, for the adaptive time, but at most `longest` nanoseconds and at most until
+    /// the deadline. If `longest` is 0, it does not call `poll`.
+    pub(crate) fn poll<T>(&self, longest: u32, deadline: Deadline, mut poll: impl FnMut() -> Option<T>) -> Option<T> {
+        if longest == 0 || cfg!(loom) {
+            return None; // loom models have no clock
+        }
+        let budget = self.begin(longest);
+        let end = wait::now() + u64::from(budget);
+        loop {
+            shared_cpu::relax();
+            if let Some(found) = poll() {
+                self.succeeded(budget, longest);
+                return Some(found);
+            }
+            let now = wait::now();
+            if now >= end || deadline.has_passed(now) {
+                self.failed(budget, longest);
+                return None;
+            }
+        }
+    }
+
     /// Returns the length of a spin that begins now, in nanoseconds, at most `longest`.
-    pub(crate) fn begin(&self, longest: u32) -> u32 {
+    fn begin(&self, longest: u32) -> u32 {
         self.next.load(Ordering::Relaxed).min(longest)
     }
 
     /// Records that a spin of `budget` nanoseconds was successful, and doubles the length of the next spin, up to
     /// `longest`.
-    pub(crate) fn succeeded(&self, budget: u32, longest: u32) {
+    fn succeeded(&self, budget: u32, longest: u32) {
         self.set(budget.saturating_mul(2).min(longest));
     }
 
     /// Records that a spin was unsuccessful, and halves the length of the next spin, but not below `SHORTEST`. After
     /// every eighth unsuccessful spin, the next spin has the length `longest`. Otherwise two processes that wait for
     /// each other would both go to sleep quickly, and never detect that polling is faster.
-    pub(crate) fn failed(&self, budget: u32, longest: u32) {
+    fn failed(&self, budget: u32, longest: u32) {
         let unsuccessful = self.unsuccessful.load(Ordering::Relaxed).wrapping_add(1);
         self.unsuccessful.store(unsuccessful, Ordering::Relaxed);
         self.set(if unsuccessful.is_multiple_of(TRY_ALL) { longest } else { (budget / 2).max(SHORTEST) });

@@ -31,7 +31,7 @@ pub(crate) const PACKAGES: &[(&str, &[&str])] = &[
 /// module is named by the first part of its path, or by the first two (`runtime/wait`) in a folder that only groups
 /// modules. `entries` are the files `dapl_*.rs`. The other tables have the same rules.
 const DAPL: &[&[&str]] = &[
-    &["error", "runtime/cancel", "runtime/slot_queue", "runtime/spin", "runtime/sync", "stats/watermark"],
+    &["error", "runtime/cancel", "runtime/slot_queue", "runtime/sync", "stats/watermark"],
     &["names"],
     &["runtime/address_ranges", "runtime/hazard", "runtime/pooled"],
     &["runtime/empty_check"],
@@ -39,7 +39,7 @@ const DAPL: &[&[&str]] = &[
     &["provider", "libdat"],
     &["ffi", "runtime/wait", "runtime/thread", "runtime/consumer_memory", "runtime/descriptor"],
     &["runtime/logger", "runtime/mappings", "runtime/shared_cpu"],
-    &["runtime/timer", "stats/counters", "stats/publication"],
+    &["runtime/spin", "runtime/timer", "stats/counters", "stats/publication"],
     &["stats/trace"],
     &["ia"],
     &["pz", "cno"],
