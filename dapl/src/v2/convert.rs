@@ -41,6 +41,14 @@ pub fn guard(body: impl FnOnce() -> Result<()>) -> DAT_RETURN {
     failed.map_or_else(|| code(guarded), error)
 }
 
+/// Checks the arguments of an entry. If they are valid, calls the entry of 1.2 with the value that `check` returns. The
+/// entry has a guard of its own.
+pub fn guard_then<T>(check: impl FnOnce() -> Result<T>, call: impl FnOnce(T) -> DAT_RETURN) -> DAT_RETURN {
+    let mut checked = None;
+    let refusal = guard(|| check().map(|value| checked = Some(value)));
+    checked.map_or(refusal, call)
+}
+
 /// Like [`code`], for an entry whose parameters have other numbers in 2.0. Each pair in `places` is the number of a
 /// parameter in 1.2 and in 2.0.
 pub fn code_with_arguments(of_1_2: v1::DAT_RETURN, places: &[(u32, u32)]) -> DAT_RETURN {

@@ -74,14 +74,11 @@ unsafe fn with_attributes<P: Provider>(
     }
     // SAFETY: `attributes` is neither null nor misaligned, and the caller guarantees that it points at a record.
     let attributes = unsafe { attributes.read() };
-    let refused = guard(|| {
+    let check = || {
         from_handle::<Ia<P>>(ia, Handle::Ia)?;
         if attributes.service_type == DAT_IB_SERVICE_TYPE_UD { Err(Error::ModelNotSupported) } else { Ok(()) }
-    });
-    if refused != DAT_SUCCESS {
-        return convert::code(refused);
-    }
-    convert::code(create(&convert::ep_attr(&attributes)))
+    };
+    convert::guard_then(check, |()| convert::code(create(&convert::ep_attr(&attributes))))
 }
 
 /// `dat_ep_query`.
@@ -124,17 +121,16 @@ pub unsafe extern "C" fn dapl2_ep_modify<P: Provider>(
     let param = unsafe { param.read_unaligned() };
     let DAT_COMM { domain, r#type: kind, protocol } = param.comm;
     let communicator = (mask & DAT_EP_FIELD_COMM != 0).then_some(Communicator { domain, kind, protocol });
-    let checked = convert::guard(|| {
+    let check = || {
         let ep = from_handle::<Ep<P>>(ep, Handle::Ep)?;
         communicator.map_or(Ok(()), |communicator| dapls_ep::check_communicator(&*ep, communicator))
-    });
-    if checked != DAT_SUCCESS {
-        return checked;
-    }
-    // SAFETY: the record is a local variable.
-    let code = unsafe { ep_1_2::dapl_ep_modify::<P>(ep, convert::ep_mask(mask), &convert::ep_param(&param)) };
-    let (DAT_SUCCESS, Some(communicator)) = (code, communicator) else { return convert::code(code) };
-    convert::code(guard(|| dapls_ep::set_communicator(&*from_handle::<Ep<P>>(ep, Handle::Ep)?, communicator)))
+    };
+    convert::guard_then(check, |()| {
+        // SAFETY: the record is a local variable.
+        let code = unsafe { ep_1_2::dapl_ep_modify::<P>(ep, convert::ep_mask(mask), &convert::ep_param(&param)) };
+        let (DAT_SUCCESS, Some(communicator)) = (code, communicator) else { return convert::code(code) };
+        convert::code(guard(|| dapls_ep::set_communicator(&*from_handle::<Ep<P>>(ep, Handle::Ep)?, communicator)))
+    })
 }
 
 /// `dat_ep_connect`. If the flags request several paths, one path is used. If they require several paths, the call
@@ -171,32 +167,19 @@ pub unsafe extern "C" fn dapl2_ep_common_connect<P: Provider>(
     size: DAT_COUNT,
     data: DAT_PVOID,
 ) -> DAT_RETURN {
-    let mut port = 0;
-    let checked = convert::guard(|| {
+    const PLACES: &[(u32, u32)] = &[(4, 3), (5, 4), (6, 5)];
+    let port = || {
         let ep = from_handle::<Ep<P>>(ep, Handle::Ep)?;
         require(address, 2)?;
         // SAFETY: `address` is not null, so the caller guarantees that it points at a socket address.
-        port = unsafe { dapl_csp::port_of(address, dapls_ep::communicator(&*ep), 2) }?;
-        Ok(())
-    });
-    if checked != DAT_SUCCESS {
-        return checked;
-    }
-    const PLACES: &[(u32, u32)] = &[(4, 3), (5, 4), (6, 5)];
-    // SAFETY: the caller also satisfies the contract of the entry of 1.2.
-    let code = unsafe {
-        ep_1_2::dapl_ep_connect::<P>(
-            ep,
-            address,
-            port.into(),
-            timeout,
-            size,
-            data,
-            DAT_QOS_BEST_EFFORT,
-            DAT_CONNECT_DEFAULT_FLAG,
-        )
+        unsafe { dapl_csp::port_of(address, dapls_ep::communicator(&*ep), 2) }
     };
-    convert::code_with_arguments(code, PLACES)
+    convert::guard_then(port, |port| {
+        let (qual, qos, flags) = (port.into(), DAT_QOS_BEST_EFFORT, DAT_CONNECT_DEFAULT_FLAG);
+        // SAFETY: the caller also satisfies the contract of the entry of 1.2.
+        let code = unsafe { ep_1_2::dapl_ep_connect::<P>(ep, address, qual, timeout, size, data, qos, flags) };
+        convert::code_with_arguments(code, PLACES)
+    })
 }
 
 /// `dat_ep_free`. For a connected EP, queues a disconnect event, which 1.2 does not do (spec/endpoints 5.8).

@@ -10,7 +10,7 @@ use super::{arguments, convert};
 use crate::ep::Ep;
 use crate::ep::dapls_post::ParameterNumbers;
 use crate::error::{Error, Handle, Result};
-use crate::ffi::{guard, require};
+use crate::ffi::guard;
 use crate::provider::{Op, Provider, Remote};
 use crate::runtime::handle::{self, from_handle};
 
@@ -93,9 +93,8 @@ unsafe fn post<P: Provider>(
     positions: ParameterNumbers,
 ) -> DAT_RETURN {
     let triplet = triplet as *const DAT_RMR_TRIPLET;
-    let missing = guard(|| require(triplet, positions.remote));
-    if missing != DAT_SUCCESS {
-        return convert::code(missing);
+    if triplet.is_null() {
+        return convert::error(Error::InvalidParameter(positions.remote));
     }
     // SAFETY: `triplet` is not null, and the caller guarantees that it is readable.
     let DAT_RMR_TRIPLET { virtual_address, rmr_context, .. } = unsafe { triplet.read_unaligned() };

@@ -7,7 +7,7 @@ use dat_abi::v2::*;
 
 use super::convert;
 use crate::error::{Error, Handle, Result};
-use crate::ffi::{guard, put_cleared, query};
+use crate::ffi::{put_cleared, query};
 use crate::ia::Ia;
 use crate::lmr::{Lmr, Privileges, dapl_lmr as lmr_1_2, zero_based};
 use crate::provider::Provider;
@@ -39,30 +39,29 @@ pub unsafe extern "C" fn dapl2_lmr_create<P: Provider>(
     registered_length: *mut DAT_VLEN,
     registered_address: *mut DAT_VADDR,
 ) -> DAT_RETURN {
-    let is_known = guard(|| {
+    let check = || {
         from_handle::<Ia<P>>(ia, Handle::Ia)?;
         check_address_type::<P>(va_type, 7)
-    });
-    if is_known != DAT_SUCCESS {
-        return convert::code(is_known);
-    }
-    // SAFETY: the caller also satisfies the contract of the entry of 1.2.
-    let code = unsafe {
-        lmr_1_2::create::<P>(
-            ia,
-            kind,
-            region,
-            length,
-            pz,
-            rights(privileges, va_type),
-            out,
-            lmr_context,
-            rmr_context,
-            registered_length,
-            registered_address,
-        )
     };
-    convert::code_with_arguments(code, PLACES)
+    convert::guard_then(check, |()| {
+        // SAFETY: the caller also satisfies the contract of the entry of 1.2.
+        let code = unsafe {
+            lmr_1_2::create::<P>(
+                ia,
+                kind,
+                region,
+                length,
+                pz,
+                rights(privileges, va_type),
+                out,
+                lmr_context,
+                rmr_context,
+                registered_length,
+                registered_address,
+            )
+        };
+        convert::code_with_arguments(code, PLACES)
+    })
 }
 
 /// Decodes privileges and the virtual address type. Returns `None` for unknown privileges.

@@ -12,7 +12,7 @@ use crate::ep::dapls_post::{self, ExtensionPost, ParameterNumbers};
 use crate::ep::{Ep, dapl_ep as ep_1_2};
 use crate::error::{Error, Handle};
 use crate::ffi::{self, require};
-use crate::provider::{Op, Provider, Region, Segment};
+use crate::provider::{Op, Provider, Region};
 use crate::rmr::dapls_rmr;
 use crate::runtime::handle::from_handle;
 
@@ -115,25 +115,22 @@ pub unsafe extern "C" fn dapl2_ep_post_rdma_read_to_rmr<P: Provider>(
     flags: DAT_COMPLETION_FLAGS,
 ) -> DAT_RETURN {
     const PLACES: &[(u32, u32)] = &[(3, 2), (5, 4), (6, 5)];
-    let mut segment = Segment::default();
-    let found = convert::guard(|| {
+    let target = || {
         let ep = from_handle::<Ep<P>>(ep, Handle::Ep)?;
         require(local, 2)?;
         // SAFETY: `local` is not null, so the caller guarantees that it points at a triplet.
         let DAT_RMR_TRIPLET { virtual_address, segment_length, rmr_context } = unsafe { local.read_unaligned() };
         let region = Region { address: virtual_address, length: segment_length.into() };
-        segment = dapls_rmr::read_target(&ep.ia, rmr_context, region)?;
-        Ok(())
-    });
-    if found != DAT_SUCCESS {
-        return found;
-    }
-    // SAFETY: the caller guarantees that `remote` is null or points at a triplet.
-    let translated = unsafe { remote_triplet(remote) };
-    let (iov, flags) = (&raw mut segment, convert::flags(flags));
-    // SAFETY: both triplets are null or local variables, and a segment has the layout of a triplet.
-    let code = unsafe { ep_1_2::dapl_ep_post_rdma_read::<P>(ep, 1, iov.cast(), cookie, at(&translated), flags) };
-    convert::code_with_arguments(code, PLACES)
+        dapls_rmr::read_target(&ep.ia, rmr_context, region)
+    };
+    convert::guard_then(target, |mut segment| {
+        // SAFETY: the caller guarantees that `remote` is null or points at a triplet.
+        let translated = unsafe { remote_triplet(remote) };
+        let (iov, flags) = (&raw mut segment, convert::flags(flags));
+        // SAFETY: both triplets are null or local variables, and a segment has the layout of a triplet.
+        let code = unsafe { ep_1_2::dapl_ep_post_rdma_read::<P>(ep, 1, iov.cast(), cookie, at(&translated), flags) };
+        convert::code_with_arguments(code, PLACES)
+    })
 }
 
 /// `dat_ep_post_send_with_invalidate`: a send that unbinds the peer's RMR with this context before the peer's receive

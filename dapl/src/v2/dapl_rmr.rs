@@ -6,11 +6,12 @@ use dat_abi::v2::*;
 
 use super::convert;
 use super::dapl_lmr::check_address_type;
+use super::segments::segment as segment_of;
 use crate::error::{Error, Handle, Result};
-use crate::ffi::{guard, put, put_required, query, require};
+use crate::ffi::{put, put_required, query, require};
 use crate::lmr::dapl_lmr::privileges;
 use crate::lmr::{Lmr, zero_based};
-use crate::provider::{MemoryRegion, Provider, Segment};
+use crate::provider::{MemoryRegion, Provider};
 use crate::pz::Pz;
 use crate::rmr::{Rmr, RmrBinding, RmrScope, dapl_rmr as rmr_1_2, dapls_rmr};
 use crate::runtime::handle::{self, from_handle};
@@ -84,28 +85,24 @@ pub unsafe extern "C" fn dapl2_rmr_bind<P: Provider>(
     flags: DAT_COMPLETION_FLAGS,
     context: *mut DAT_RMR_CONTEXT,
 ) -> DAT_RETURN {
-    let checked = guard(|| {
-        from_handle::<Rmr<P>>(rmr, Handle::Rmr)?;
+    let segment = || {
+        let rmr = from_handle::<Rmr<P>>(rmr, Handle::Rmr)?;
         require(segment, 3)?;
         // SAFETY: `segment` is not null, so the caller guarantees that it points at a triplet.
-        check::<P>(lmr, unsafe { segment.read_unaligned() }, va_type)
-    });
-    if checked != DAT_SUCCESS {
-        return convert::code(checked);
-    }
-    // SAFETY: `segment` is not null, so the caller guarantees that it points at a triplet.
-    let DAT_LMR_TRIPLET { virtual_address, segment_length, lmr_context } = unsafe { segment.read_unaligned() };
-    let length = segment_length.into();
-    let mut segment = Segment { key: lmr_context, pad: 0, address: virtual_address, length };
-    if let Ok(rmr) = from_handle::<Rmr<P>>(rmr, Handle::Rmr) {
+        let triplet = unsafe { segment.read_unaligned() };
+        check::<P>(lmr, triplet, va_type)?;
+        let mut segment = segment_of(triplet);
         zero_based::translate(&rmr.ia, &mut segment);
-    }
-    let (segment, flags) = ((&raw const segment).cast(), convert::flags(flags));
-    let is_zero_based = va_type == DAT_VA_TYPE_ZB;
-    // SAFETY: the caller also satisfies the contract of `bind`. The segment is a local variable with the layout of a
-    // triplet.
-    let code = unsafe { rmr_1_2::bind::<P>(rmr, segment, mem_priv, is_zero_based, ep, cookie, flags, context) };
-    convert::code_with_arguments(code, PLACES)
+        Ok(segment)
+    };
+    convert::guard_then(segment, |segment| {
+        let (segment, flags) = ((&raw const segment).cast(), convert::flags(flags));
+        let is_zero_based = va_type == DAT_VA_TYPE_ZB;
+        // SAFETY: the caller also satisfies the contract of `bind`. The segment is a local variable with the layout of
+        // a triplet.
+        let code = unsafe { rmr_1_2::bind::<P>(rmr, segment, mem_priv, is_zero_based, ep, cookie, flags, context) };
+        convert::code_with_arguments(code, PLACES)
+    })
 }
 
 fn check<P: Provider>(lmr: DAT_LMR_HANDLE, segment: DAT_LMR_TRIPLET, va_type: DAT_VA_TYPE) -> Result<()> {
