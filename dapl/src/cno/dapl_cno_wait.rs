@@ -73,20 +73,16 @@ unsafe fn step<P: Provider>(call: &mut CnoWaitCall, cause: WakeCause) -> WaitSte
         next = Some(run_step::<P>(call, cause)?);
         Ok(())
     });
+    let Some(wait) = &mut call.wait else { return WaitStep::Done(code) }; // the wait could not begin
     let (code, evd) = match next {
-        Some(CnoWaitResult::Sleep(expected)) => match &mut call.wait {
-            Some(wait) => return wait.sleep(expected, clear::<P>),
-            None => (Error::Internal.code(), None),
-        },
+        Some(CnoWaitResult::Sleep(expected)) => return wait.sleep(expected, clear::<P>),
         Some(CnoWaitResult::Evd(evd)) => (DAT_SUCCESS, Some(evd)),
         // A timeout also sets the handle to null (spec/events 3.5).
         Some(CnoWaitResult::Fail(Error::QueueEmpty)) => (DAT_QUEUE_EMPTY, Some(0)),
         Some(CnoWaitResult::Fail(error)) => (error.code(), None),
         None => (code, None),
     };
-    if let Some(wait) = &call.wait {
-        wait.end();
-    }
+    wait.end();
     if let Some(evd) = evd {
         // SAFETY: the caller guarantees that `call.evd` is null or writable.
         unsafe { ffi::put(call.evd, evd as DAT_EVD_HANDLE) };

@@ -8,7 +8,7 @@ use dat_abi::*;
 use super::dapli_wait::{self, EvdWaitResult, clear};
 use super::event_record::{write_event, write_plain};
 use super::{Evd, Event};
-use crate::error::{Error, Handle, Result};
+use crate::error::{Handle, Result};
 use crate::ffi;
 use crate::provider::{Completion, Provider};
 use crate::runtime::handle::{EvdHandle, from_handle};
@@ -96,11 +96,9 @@ unsafe fn step<P: Provider, E: Copy>(call: &mut EvdWaitCall<E>, cause: WakeCause
         next = Some(run_step::<P, E>(call, cause)?);
         Ok(())
     });
+    let Some(wait) = &mut call.wait else { return WaitStep::Done(code) }; // the wait could not begin
     let (code, more) = match next {
-        Some(EvdWaitResult::Sleep(expected)) => match &mut call.wait {
-            Some(wait) => return wait.sleep(expected, clear::<P>),
-            None => (Error::Internal.code(), None),
-        },
+        Some(EvdWaitResult::Sleep(expected)) => return wait.sleep(expected, clear::<P>),
         Some(EvdWaitResult::Event(event, more)) => {
             // SAFETY: `run_step` has checked that `event` is not null, and the caller guarantees that it is writable.
             unsafe { (call.write)(call.event, call.evd, &event) };
@@ -109,9 +107,7 @@ unsafe fn step<P: Provider, E: Copy>(call: &mut EvdWaitCall<E>, cause: WakeCause
         Some(EvdWaitResult::Fail(error, more)) => (error.code(), Some(more)),
         None => (code, None),
     };
-    if let Some(wait) = &call.wait {
-        wait.end();
-    }
+    wait.end();
     if let Some(more) = more {
         // SAFETY: `run_step` has checked that `more` is not null, and the caller guarantees that it is writable.
         unsafe { ffi::put(call.more, ffi::count(more)) };
