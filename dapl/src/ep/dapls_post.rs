@@ -11,18 +11,6 @@ use super::{Ep, PostState, post_lock};
 use crate::error::{Error, Result, State};
 use crate::provider::{ATOMIC_SIZE, Op, Provider, Segment};
 
-/// Arguments of a post of an extension operation.
-#[derive(Clone, Copy, Debug)]
-pub struct ExtensionPost<'a> {
-    pub op: Op,
-    /// Local memory segments; for an atomic operation, one segment of eight bytes.
-    pub segments: &'a [Segment],
-    pub cookie: u64,
-    /// Completion flags. SOLICITED_WAIT has no effect here, because `op` states whether the message is solicited.
-    pub flags: DAT_COMPLETION_FLAGS,
-    pub positions: ParameterNumbers,
-}
-
 /// Numbers of the C parameters, for `InvalidParameter`.
 #[derive(Clone, Copy, Debug)]
 pub struct ParameterNumbers {
@@ -33,14 +21,21 @@ pub struct ParameterNumbers {
     pub flags: u8,
 }
 
-/// Posts a request with any operation of [`Op`].
+/// Posts a request with any operation of [`Op`]. `segments` are the local memory: for an atomic operation, one segment
+/// of eight bytes. SOLICITED_WAIT in `flags` has no effect, because `op` states whether the message is solicited.
 ///
 /// Errors: `InvalidHandle(Ep)`; `ModelNotSupported` if provider or peer lack the operation; `InvalidParameter` for too
 /// many segments, the wrong length or alignment of an atomic operation, or a flag that the EP does not allow;
 /// `InvalidState` if the EP's state does not permit requests, or for an atomic operation on an EP without outgoing
 /// reads; `Exhausted` when the request queue is full.
-pub fn post_extension<P: Provider>(ep_handle: *mut c_void, post: &ExtensionPost<'_>) -> Result<()> {
-    let ExtensionPost { op, segments, cookie, flags, positions } = *post;
+pub fn post_extension<P: Provider>(
+    ep_handle: *mut c_void,
+    op: Op,
+    segments: &[Segment],
+    cookie: u64,
+    flags: DAT_COMPLETION_FLAGS,
+    positions: ParameterNumbers,
+) -> Result<()> {
     post_lock::post(ep_handle, |ep: &Ep<P>, post_state: &PostState<P>, thread| {
         let limits = &post_state.limits;
         if !limits.extensions.support(op) {

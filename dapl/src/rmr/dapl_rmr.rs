@@ -7,7 +7,7 @@ use dat_abi::*;
 
 use super::{Rmr, RmrBinding, RmrScope, dapls_rmr};
 use crate::ep::Ep;
-use crate::ep::dapls_bind::{self, BindPost};
+use crate::ep::dapls_bind;
 use crate::error::{Error, Handle};
 use crate::ffi::{guard, guard_cancellable, put, put_required, query, require};
 use crate::lmr::dapl_lmr::{privileges, rights};
@@ -106,14 +106,9 @@ pub(crate) unsafe fn bind<P: Provider>(
         if flags & !KNOWN != 0 {
             return Err(Error::InvalidParameter(6));
         }
-        let post = BindPost {
-            // SAFETY: all union members are eight bytes wide, and any bits are a valid number.
-            cookie: unsafe { cookie.as_64 },
-            suppress: flags & DAT_COMPLETION_SUPPRESS_FLAG != 0,
-            unsignalled: flags & DAT_COMPLETION_UNSIGNALLED_FLAG != 0,
-            fence: flags & DAT_COMPLETION_BARRIER_FENCE_FLAG != 0,
-        };
-        let new = dapls_bind::bind(&ep, &rmr, wanted, post)?;
+        // SAFETY: all union members are eight bytes wide, and any bits are a valid number.
+        let cookie = unsafe { cookie.as_64 };
+        let new = dapls_bind::bind(&ep, &rmr, wanted, cookie, flags)?;
         if wanted.is_some() {
             // SAFETY: `context` is not null, and the caller guarantees that it is writable.
             unsafe { context.write_unaligned(new) };

@@ -8,7 +8,7 @@ use dat_abi::v2::*;
 
 use super::convert;
 use super::segments::with_segments;
-use crate::ep::dapls_post::{self, ExtensionPost, ParameterNumbers};
+use crate::ep::dapls_post::{self, ParameterNumbers};
 use crate::ep::{Ep, dapl_ep as ep_1_2};
 use crate::error::{Error, Handle};
 use crate::ffi::{self, require};
@@ -183,7 +183,7 @@ pub(super) unsafe fn post_extension<P: Provider>(
             // SAFETY: all union members are eight bytes wide, and any bits are a valid number.
             let cookie = unsafe { cookie.as_64 };
             let flags = convert::flags(flags);
-            dapls_post::post_extension::<P>(ep, &ExtensionPost { op, segments, cookie, flags, positions })
+            dapls_post::post_extension::<P>(ep, op, segments, cookie, flags, positions)
         })
     };
     // SAFETY: the caller also satisfies the contract of `with_segments`.

@@ -1,7 +1,7 @@
 //! Tests of extension operations: their checks, and the completions that they cause at both ends.
 
 use super::*;
-use crate::ep::dapls_post::{ExtensionPost, ParameterNumbers, post_extension};
+use crate::ep::dapls_post::{ParameterNumbers, post_extension};
 use crate::error::Result;
 use crate::evd::Evd;
 use crate::provider::{Completion, CompletionQueue, Op, ReceivedOp, Remote, Segment, Work};
@@ -17,7 +17,7 @@ const SEND: Op = Op::SendImmediate { data: 7, solicited: true };
 const INVALIDATE: Op = Op::SendInvalidate { key: 0x55, solicited: false };
 
 fn post_with(ep: H, op: Op, cookie: u64, segments: &[Segment], flags: DAT_COMPLETION_FLAGS) -> Result<()> {
-    post_extension::<FakeProvider>(ep, &ExtensionPost { op, segments, cookie, flags, positions: POSITIONS })
+    post_extension::<FakeProvider>(ep, op, segments, cookie, flags, POSITIONS)
 }
 
 fn post(ep: H, op: Op, cookie: u64) -> Result<()> {
