@@ -32,28 +32,26 @@ impl<P: Provider> Role<P> for Common {
     const RANK: CloseRank = CloseRank::Psp;
 }
 
-/// The communicator and the address at which a new CSP listens.
-pub(crate) struct CspAddress<'a> {
-    pub(crate) communicator: Communicator,
-    pub(crate) ip: IpAddr,
-    pub(crate) port: u16,
-    /// The socket address as the consumer passes it.
-    pub(crate) bytes: &'a [u8],
-}
-
-/// Creates a CSP that listens. Requests may arrive before this returns.
+/// Creates a CSP that listens at a socket address of the communicator. Requests may arrive before this returns.
 ///
-/// Errors: `InvalidParameter(3)` for an address that is neither a unicast address of this host nor the wildcard
-/// address; `PortInUse` if another service point of any kind listens on this port.
-pub(crate) fn open<P: Provider>(ia: &Arc<Ia<P>>, place: &CspAddress<'_>, evd: UseGuard<Evd<P>>) -> Result<Arc<Csp<P>>> {
-    if !is_local(place.ip) {
+/// Errors: those of [`Communicator::parse_address`]; `InvalidParameter(3)` for an address that is neither a unicast
+/// address of this host nor the wildcard address; `PortInUse` if another service point of any kind listens on this
+/// port.
+pub(crate) fn open<P: Provider>(
+    ia: &Arc<Ia<P>>,
+    communicator: Communicator,
+    address: &[u8],
+    evd: UseGuard<Evd<P>>,
+) -> Result<Arc<Csp<P>>> {
+    let (ip, port) = communicator.parse_address(address, 3)?;
+    if !is_local(ip) {
         return Err(Error::InvalidParameter(3));
     }
-    let Communicator { domain, kind, protocol } = place.communicator;
+    let Communicator { domain, kind, protocol } = communicator;
     let words = [domain, kind, protocol].map(i32::to_ne_bytes);
     let role =
-        Common { communicator: ConsumerVisible::new(words.as_flattened()), address: SocketAddress::new(place.bytes) };
-    Csp::open(ia, role, evd, |csp| csp.listen(place.port.into())).map_err(|error| match error {
+        Common { communicator: ConsumerVisible::new(words.as_flattened()), address: SocketAddress::new(address) };
+    Csp::open(ia, role, evd, |csp| csp.listen(port.into())).map_err(|error| match error {
         Error::ConnQualTaken => Error::PortInUse,
         error => error,
     })

@@ -4,6 +4,8 @@
 use std::net::IpAddr;
 
 use crate::error::{Error, Result};
+use crate::provider::PeerAddress;
+use crate::runtime::consumer_memory;
 
 /// A communicator: the three arguments of `socket`. If all three are zero, no communicator was set, and both IPv4 and
 /// IPv6 addresses are allowed.
@@ -33,13 +35,11 @@ impl Communicator {
     /// `InvalidParameter(n)` for port 0.
     pub fn parse_address(self, address: &[u8], n: u8) -> Result<(IpAddr, u16)> {
         self.check()?;
-        let family = address.first_chunk::<2>().map_or(0, |family| i32::from(u16::from_ne_bytes(*family)));
-        let ip = match family {
-            libc::AF_INET => address.get(4..).and_then(<[u8]>::first_chunk::<4>).copied().map(IpAddr::from),
-            libc::AF_INET6 => address.get(8..).and_then(<[u8]>::first_chunk::<16>).copied().map(IpAddr::from),
-            _ => None,
+        let ip = match consumer_memory::parse_address(address) {
+            Some(PeerAddress::Ip(ip @ IpAddr::V4(_))) if matches!(self.domain, 0 | libc::AF_INET) => ip,
+            Some(PeerAddress::Ip(ip @ IpAddr::V6(_))) if matches!(self.domain, 0 | libc::AF_INET6) => ip,
+            _ => return Err(Error::CommNotSupported),
         };
-        let ip = ip.filter(|_| self.domain == 0 || self.domain == family).ok_or(Error::CommNotSupported)?;
         match u16::from_be_bytes([address[2], address[3]]) {
             0 => Err(Error::InvalidParameter(n)),
             port => Ok((ip, port)),

@@ -5,7 +5,7 @@
 use dat_abi::v2::*;
 
 use super::convert;
-use crate::csp::{self, Csp, CspAddress};
+use crate::csp::{self, Csp};
 use crate::ep::Communicator;
 use crate::error::{Handle, Result};
 use crate::evd::{Evd, dapls_evd};
@@ -38,9 +38,7 @@ pub unsafe extern "C" fn dapl2_csp_create<P: Provider>(
         let communicator = Communicator { domain, kind, protocol };
         // SAFETY: `address` is not null, so the caller guarantees that it points at a socket address.
         let bytes = unsafe { ffi::copy_address(address) };
-        let (ip, port) = communicator.parse_address(&bytes, 3)?;
-        let place = CspAddress { communicator, ip, port, bytes: &bytes };
-        let csp = csp::open(&ia, &place, evd)?;
+        let csp = csp::open(&ia, communicator, &bytes, evd)?;
         // SAFETY: `out` is not null, and the caller guarantees that it is writable.
         unsafe { ffi::put(out, csp.id.handle as DAT_CSP_HANDLE) };
         Ok(())
