@@ -57,8 +57,9 @@ fn limits(device: &ibv_device_attr, port: &ibv_port_attr, settings: &VerbsSettin
         // A request of the InfiniBand CM has 92 bytes of private data, of which rdma_cm uses 36. A reject has 148
         // bytes. The version numbers that precede the consumer's data use 4 of them (spec/endpoints 10.4).
         ManagerKind::Rdma => [56, 48, 196, 144],
-        ManagerKind::Socket(of) => {
-            [of.most_in_request(), of.most_in_request(), of.most_in_reply(), of.most_in_reject()]
+        ManagerKind::Socket(format) => {
+            let of = format.layout();
+            [of.most_in_request, of.most_in_request, of.most_in_reply, of.most_in_reject]
         }
         ManagerKind::None | ManagerKind::Datagram => [0; 4],
     };

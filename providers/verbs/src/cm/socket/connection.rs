@@ -105,7 +105,7 @@ impl SocketConnection {
         let most = {
             let mut inner = self.inner.lock();
             inner.private_data = private_data.to_vec();
-            inner.protocol.format().most_in_reply()
+            inner.protocol.format().layout().most_in_reply
         };
         if private_data.len() > most {
             log::error!(
@@ -125,7 +125,7 @@ impl SocketConnection {
     /// Sends the consumer's rejection and closes the socket. Private data beyond the limit of the format are not sent.
     pub(super) fn refuse(&self, private_data: &[u8]) {
         let mut inner = self.inner.lock();
-        let most = inner.protocol.format().most_in_reject();
+        let most = inner.protocol.format().layout().most_in_reject;
         inner.protocol.refuse(&private_data[..private_data.len().min(most)]);
         inner.close();
     }

@@ -122,7 +122,7 @@ impl Protocol {
     pub(super) fn wanted(&self) -> usize {
         match &self.state {
             ProtocolState::Requested(inbox) | ProtocolState::Arriving(inbox) => inbox.wanted_bytes(),
-            ProtocolState::Answered(had) => self.format.ready().len() - had,
+            ProtocolState::Answered(had) => self.format.layout().ready.len() - had,
             ProtocolState::Replied | ProtocolState::Pending | ProtocolState::Established => DISCONNECT.len(),
             ProtocolState::Connecting(..) | ProtocolState::Refused(..) | ProtocolState::Ended => 0,
         }
@@ -203,7 +203,7 @@ impl Protocol {
                 }
             }
             ProtocolState::Answered(had) => {
-                let ready = self.format.ready();
+                let ready = self.format.layout().ready;
                 let is_right = ready[*had..].starts_with(bytes);
                 *had += bytes.len();
                 match (is_right, *had == ready.len()) {
@@ -298,7 +298,7 @@ impl Protocol {
     pub(super) fn queue_confirmation(&mut self) -> bool {
         let is_replied = matches!(self.state, ProtocolState::Replied);
         if is_replied {
-            self.outbox.extend(self.format.ready());
+            self.outbox.extend(self.format.layout().ready);
             self.set_state(ProtocolState::Established);
         }
         is_replied

@@ -190,7 +190,7 @@ fn acceptors_disconnect_before_the_confirmation_is_reported_as_rejected() {
 fn invalid_confirmation_fails_the_accept() {
     for format in FORMATS {
         let other = FORMATS[usize::from(format == Format::Dat12)];
-        for wrong in [&[0x0F_u8][..], &[0x0E, 0x0E], &[0, 0], &[0, 9, 0, 4], &DISCONNECT, other.ready()] {
+        for wrong in [&[0x0F_u8][..], &[0x0E, 0x0E], &[0, 0], &[0, 9, 0, 4], &DISCONNECT, other.layout().ready] {
             let (_, mut passive) = asked_in(format);
             passive.queue_accept(params_in(format, 2, b""));
             let wrong = &wrong[..wrong.len().min(passive.wanted())];

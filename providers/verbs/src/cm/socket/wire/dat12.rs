@@ -5,25 +5,24 @@
 //! rejections there is no message: the socket is closed.
 #![forbid(unsafe_code)]
 
-use super::{ConnectParams, DecodeError, Message, Role, address, read_u16, read_u32};
+use super::{ConnectParams, DecodeError, Layout, Message, Role, address, read_u16, read_u32};
 
-/// First 16 bits of a message.
-pub(super) const VERSION: u16 = 2;
-/// Length without private data.
-pub(super) const HEAD: usize = 64;
-/// Maximum length of private data with a request.
-pub(super) const MOST_IN_REQUEST: usize = 92;
-/// Maximum length of private data with a reply.
-pub(super) const MOST_IN_REPLY: usize = 196;
-/// The confirmation, which the active side sends when its queue pair is in RTS.
-pub(super) const READY: [u8; 2] = [0x0E, 0x0F];
+pub(super) const LAYOUT: Layout = Layout {
+    version: 2,
+    head: 64,
+    most_in_request: 92,
+    most_in_reply: 196,
+    most_in_reject: 0,
+    ready: &[0x0E, 0x0F],
+    first_port: 0,
+};
 /// Reason code of a consumer's reject.
 const REJECTED: u16 = 28;
 
 /// Encodes a message. Empty for [`Message::NotServed`], which this format does not have.
 pub(super) fn encode(message: &Message) -> Vec<u8> {
-    let mut bytes = vec![0; HEAD];
-    bytes[..2].copy_from_slice(&VERSION.to_be_bytes());
+    let mut bytes = vec![0; LAYOUT.head];
+    bytes[..2].copy_from_slice(&LAYOUT.version.to_be_bytes());
     match message {
         Message::NotServed => bytes.clear(),
         Message::Rejection(_) => bytes[2..4].copy_from_slice(&REJECTED.to_be_bytes()),
@@ -40,7 +39,7 @@ pub(super) fn encode(message: &Message) -> Vec<u8> {
     bytes
 }
 
-/// Decodes the first [`HEAD`] bytes of a message. Also returns the length of its private data.
+/// Decodes the first `LAYOUT.head` bytes of a message. Also returns the length of its private data.
 pub(super) fn decode(bytes: &[u8], role: Role) -> Result<(Message, usize), DecodeError> {
     if read_u16(bytes, 2) != 0 {
         // A nonzero reason marks a reject; its other fields are not used.
@@ -48,8 +47,8 @@ pub(super) fn decode(bytes: &[u8], role: Role) -> Result<(Message, usize), Decod
     }
     let length = read_u32(bytes, 12);
     let most = match role {
-        Role::Request => MOST_IN_REQUEST,
-        Role::Reply(_) => MOST_IN_REPLY,
+        Role::Request => LAYOUT.most_in_request,
+        Role::Reply(_) => LAYOUT.most_in_reply,
     };
     let length = usize::try_from(length).ok().filter(|length| *length <= most).ok_or(DecodeError::Length(length))?;
     let params = ConnectParams {

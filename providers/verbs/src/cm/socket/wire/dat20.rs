@@ -5,16 +5,20 @@
 //! sent as zero, and ignored when received.
 #![forbid(unsafe_code)]
 
-use super::{ConnectParams, DecodeError, Message, PathLimits, Role, address, read_u16};
+use super::{ConnectParams, DecodeError, Layout, Message, PathLimits, Role, address, read_u16};
 
-/// First 16 bits of a message.
-pub(super) const VERSION: u16 = 9;
-/// Length without private data.
-pub(super) const HEAD: usize = 148;
 /// Maximum length of private data in any message.
-pub(super) const MOST: usize = 68;
-/// The confirmation, which the active side sends when its queue pair is in RTS.
-pub(super) const READY: [u8; 4] = [0, 9, 0, 5];
+const MOST: usize = 68;
+
+pub(super) const LAYOUT: Layout = Layout {
+    version: 9,
+    head: 148,
+    most_in_request: MOST,
+    most_in_reply: MOST,
+    most_in_reject: MOST,
+    ready: &[0, 9, 0, 5],
+    first_port: 1000,
+};
 
 const REQUEST: u16 = 1;
 const ACCEPT: u16 = 2;
@@ -35,8 +39,8 @@ pub(super) fn encode(message: &Message) -> Vec<u8> {
         Message::Rejection(private_data) => (REJECTED, None, private_data),
         Message::NotServed => (NOT_SERVED, None, &Vec::new()),
     };
-    let mut bytes = vec![0; HEAD];
-    bytes[..2].copy_from_slice(&VERSION.to_be_bytes());
+    let mut bytes = vec![0; LAYOUT.head];
+    bytes[..2].copy_from_slice(&LAYOUT.version.to_be_bytes());
     bytes[2..4].copy_from_slice(&operation.to_be_bytes());
     bytes[16..18].copy_from_slice(&(private_data.len() as u16).to_be_bytes());
     if let Some(params) = params {
@@ -53,7 +57,7 @@ pub(super) fn encode(message: &Message) -> Vec<u8> {
     bytes
 }
 
-/// Decodes the first [`HEAD`] bytes of a message. Also returns the length of its private data.
+/// Decodes the first `LAYOUT.head` bytes of a message. Also returns the length of its private data.
 pub(super) fn decode(bytes: &[u8], role: Role) -> Result<(Message, usize), DecodeError> {
     let length = usize::from(read_u16(bytes, 16));
     if length > MOST {

@@ -17,7 +17,7 @@ use std::net::IpAddr;
 pub(crate) use crate::manager_kind::SocketFormat as Format;
 
 /// Length of the longest message in bytes.
-pub(super) const LONGEST: usize = dat12::HEAD + dat12::MOST_IN_REPLY;
+pub(super) const LONGEST: usize = dat12::LAYOUT.head + dat12::LAYOUT.most_in_reply;
 
 /// Sent by a peer when it ends a connection, in both formats.
 pub(super) const DISCONNECT: [u8; 4] = [0x00, 0x00, 0xDE, 0xAD];
@@ -25,61 +25,39 @@ pub(super) const DISCONNECT: [u8; 4] = [0x00, 0x00, 0xDE, 0xAD];
 /// The highest queue pair number, which has 24 bits.
 const MAX_QP_NUMBER: u32 = 0xFF_FFFF;
 
+/// Constants of a wire format.
+pub(crate) struct Layout {
+    /// First 16 bits of a message.
+    version: u16,
+    /// Length of a message without private data.
+    head: usize,
+    /// Maximum length of private data with a request.
+    pub(crate) most_in_request: usize,
+    /// Maximum length of private data with an accept.
+    pub(crate) most_in_reply: usize,
+    /// Maximum length of private data with a reject.
+    pub(crate) most_in_reject: usize,
+    /// The confirmation, which the active side sends when its queue pair is in RTS.
+    pub(super) ready: &'static [u8],
+    /// TCP port of qualifier 0.
+    first_port: u64,
+}
+
 impl Format {
     fn of(version: u16) -> Option<Self> {
-        match version {
-            dat12::VERSION => Some(Format::Dat12),
-            dat20::VERSION => Some(Format::Dat20),
-            _ => None,
-        }
+        [Format::Dat12, Format::Dat20].into_iter().find(|format| format.layout().version == version)
     }
 
-    /// Returns the length of a message without private data.
-    fn header_length(self) -> usize {
+    pub(crate) fn layout(self) -> &'static Layout {
         match self {
-            Format::Dat12 => dat12::HEAD,
-            Format::Dat20 => dat20::HEAD,
-        }
-    }
-
-    /// Returns the maximum length of private data with a request.
-    pub(crate) fn most_in_request(self) -> usize {
-        match self {
-            Format::Dat12 => dat12::MOST_IN_REQUEST,
-            Format::Dat20 => dat20::MOST,
-        }
-    }
-
-    /// Returns the maximum length of private data with an accept.
-    pub(crate) fn most_in_reply(self) -> usize {
-        match self {
-            Format::Dat12 => dat12::MOST_IN_REPLY,
-            Format::Dat20 => dat20::MOST,
-        }
-    }
-
-    /// Returns the maximum length of private data with a reject.
-    pub(crate) fn most_in_reject(self) -> usize {
-        match self {
-            Format::Dat12 => 0,
-            Format::Dat20 => dat20::MOST,
-        }
-    }
-
-    /// Returns the confirmation, which the active side sends when its queue pair is in RTS.
-    pub(super) fn ready(self) -> &'static [u8] {
-        match self {
-            Format::Dat12 => &dat12::READY,
-            Format::Dat20 => &dat20::READY,
+            Format::Dat12 => &dat12::LAYOUT,
+            Format::Dat20 => &dat20::LAYOUT,
         }
     }
 
     /// Returns the TCP port of a qualifier.
     pub(super) fn port(self, qual: u64) -> u16 {
-        match self {
-            Format::Dat12 => qual as u16,
-            Format::Dat20 => qual.wrapping_add(1000) as u16,
-        }
+        qual.wrapping_add(self.layout().first_port) as u16
     }
 }
 
@@ -132,8 +110,8 @@ pub(super) enum Role {
 pub(super) enum DecodeError {
     #[error(
         "unknown protocol version {0}; {old} (DAT 1.2) and {new} (DAT 2.0) are supported",
-        old = dat12::VERSION,
-        new = dat20::VERSION
+        old = dat12::LAYOUT.version,
+        new = dat20::LAYOUT.version
     )]
     Version(u16),
     #[error("operation {0} is not a request")]
@@ -177,7 +155,7 @@ pub(super) struct MessageReader {
 
 impl MessageReader {
     pub(super) fn new(role: Role) -> Self {
-        MessageReader { bytes: Vec::new(), role, length: dat12::HEAD.min(dat20::HEAD) }
+        MessageReader { bytes: Vec::new(), role, length: dat12::LAYOUT.head.min(dat20::LAYOUT.head) }
     }
 
     /// Whether no byte was received yet.
@@ -208,7 +186,7 @@ impl MessageReader {
         };
         let format = self.format().filter(|format| expected.is_none_or(|expected| *format == expected));
         let format = format.ok_or(DecodeError::Version(read_u16(&self.bytes, 0)))?;
-        let head = format.header_length();
+        let head = format.layout().head;
         if self.bytes.len() < head {
             self.length = head;
             return Ok(None);

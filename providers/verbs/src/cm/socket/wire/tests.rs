@@ -113,7 +113,7 @@ fn operation_field_distinguishes_accept_and_reject_in_replies_of_2_0() {
 #[test]
 fn messages_are_read_in_parts_of_any_size() {
     let long = |params: ConnectParams, format: Format| ConnectParams {
-        private_data: (0..format.most_in_request() as u8).collect(),
+        private_data: (0..format.layout().most_in_request as u8).collect(),
         address: Some("2001:db8::7".parse().unwrap()),
         ..params
     };
@@ -122,10 +122,10 @@ fn messages_are_read_in_parts_of_any_size() {
         for params in [long(full.clone(), format), bare, full] {
             let message = Message::Request(params);
             let mut bytes = message.encode(format);
-            bytes.extend(format.ready());
+            bytes.extend(format.layout().ready);
             for step in [1, 2, 3, 7, 63, 64, 147, 148, 1000] {
                 let read = read(&bytes, Role::Request, step);
-                assert_eq!(read, (Ok(Some(message.clone())), format.ready().len()), "{format:?} {step}");
+                assert_eq!(read, (Ok(Some(message.clone())), format.layout().ready.len()), "{format:?} {step}");
             }
         }
     }
