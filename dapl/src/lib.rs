@@ -1,11 +1,11 @@
 //! The uDAPL object layer: everything between the C calls and a transport, generic over the transport.
 //!
 //! A provider library consists of a [`provider::Provider`] and [`export_provider!`]. libdat calls its
-//! `dat_provider_init`, and [`registration`] passes libdat a provider table ([`table`], [`v2::table`] for DAT 2.0) with
-//! one entry per DAT function. An entry (`dapl_*`) parses C values, opens handles with
-//! [`runtime::handle::from_handle`], and makes one call into the module of its object. Modules call each other through
-//! the functions of their `dapls_*` submodules. A transport reports events through sinks: completion queues notify
-//! their EVD, shared receive queues their SRQ, and [`cm`] passes connection events to a service point or an EP.
+//! `dat_provider_init`, and [`registration`] passes libdat a provider table ([`table`]) with one entry per DAT
+//! function. An entry (`dapl_*`) parses C values, opens handles with [`runtime::handle::from_handle`], and makes one
+//! call into the module of its object. Modules call each other through the functions of their `dapls_*` submodules. A
+//! transport reports events through sinks: completion queues notify their EVD, shared receive queues their SRQ, and
+//! [`cm`] passes connection events to a service point or an EP.
 //!
 //! Layers, the lowest first. Each layer imports, calls and locks only itself and lower layers. A lower layer reports
 //! events to a higher one through traits. The C entries (`dapl_*`) and `runtime::fork` belong to the highest layer.

@@ -14,7 +14,6 @@ use crate::names::{self, Registration, Version};
 use crate::provider::Provider;
 use crate::runtime::{cancel, fork, logger};
 use crate::table;
-use crate::v2::table::table_v2;
 
 /// `dat_provider_init`: registers the name in `info`.
 ///
@@ -103,7 +102,7 @@ pub unsafe fn fini<P: Provider>(libdat: Libdat, info: *const DAT_PROVIDER_INFO) 
 fn table_of<P: Provider>(version: Version) -> impl FnOnce(*const c_char) -> *const DAT_PROVIDER {
     move |device_name| match version {
         Version::V1 => Box::leak(Box::new(table::table::<P>(device_name))),
-        Version::V2 => ptr::from_ref(Box::leak(Box::new(table_v2::<P>(device_name)))).cast(),
+        Version::V2 => ptr::from_ref(Box::leak(Box::new(table::table_v2::<P>(device_name)))).cast(),
     }
 }
 

@@ -27,6 +27,5 @@ pub mod dapl_rmr;
 pub mod dapl_same;
 pub mod dapl_srq;
 mod segments;
-pub mod table;
 #[cfg(test)]
 mod tests;

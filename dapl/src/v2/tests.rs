@@ -14,8 +14,8 @@ use std::ptr::{null, null_mut};
 
 use dat_abi::v2::*;
 
-use super::table::table_v2;
 use crate::fake::{self, FakeProvider, Opened};
+use crate::table::table_v2;
 
 type H = *mut c_void;
 

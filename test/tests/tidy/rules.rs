@@ -29,7 +29,8 @@ pub(crate) const PACKAGES: &[(&str, &[&str])] = &[
 
 /// Layers of `dapl`, from the bottom up. A file imports only modules of lower layers, and parts of its own module. A
 /// module is named by the first part of its path, or by the first two (`runtime/wait`) in a folder that only groups
-/// modules. `entries` are the files `dapl_*.rs`. The other tables have the same rules.
+/// modules. `entries` are the files `dapl_*.rs`; those of `v2` are also named, because `table` imports them. The other
+/// tables have the same rules.
 const DAPL: &[&[&str]] = &[
     &["error", "runtime/cancel", "runtime/slot_queue", "runtime/sync", "stats/watermark"],
     &["names"],
@@ -53,8 +54,22 @@ const DAPL: &[&[&str]] = &[
     &["v2/arguments", "v2/convert"],
     &["v2/segments"],
     &["context", "dapl_descriptor"],
-    &["entries"],
-    &["table", "v2/table", "runtime/fork"],
+    &[
+        "entries",
+        "v2/dapl_cno",
+        "v2/dapl_cr",
+        "v2/dapl_csp",
+        "v2/dapl_ep",
+        "v2/dapl_evd",
+        "v2/dapl_extension",
+        "v2/dapl_ia",
+        "v2/dapl_lmr",
+        "v2/dapl_post",
+        "v2/dapl_rmr",
+        "v2/dapl_same",
+        "v2/dapl_srq",
+    ],
+    &["table", "runtime/fork"],
     &["registration"],
 ];
 
