@@ -46,7 +46,11 @@ pub unsafe fn init<P: Provider>(libdat: Libdat, info: *const DAT_PROVIDER_INFO, 
             P::NAME
         );
     };
-    let Some(libdat) = functions(version, libdat) else {
+    let of_version = match version {
+        Version::V1 => Some(libdat),
+        Version::V2 => Libdat::loaded_2(),
+    };
+    let Some(libdat) = of_version else {
         return log::error!(
             "{}: {name:?} needs DAT 2.0, but libdat2.so.2 is not loaded in this process; write u1.2 in its line of dat.conf, or \
              link the program to libdat2",
@@ -55,8 +59,8 @@ pub unsafe fn init<P: Provider>(libdat: Libdat, info: *const DAT_PROVIDER_INFO, 
     };
     // SAFETY: `params` is not null, so the caller guarantees that it is a C string.
     let params = if params.is_null() { c"" } else { unsafe { CStr::from_ptr(params) } };
-    // SAFETY: the caller guarantees that the functions are those of `libdat.so.1`. For version 2, `functions` has found
-    // them in libdat2.
+    // SAFETY: the caller guarantees that the functions are those of `libdat.so.1`. For version 2, they are those of
+    // libdat2.
     let is_own_libdat = unsafe { libdat::init(version, libdat) };
     let registered = Registration {
         major: info.dapl_version_major,
@@ -103,14 +107,6 @@ fn table_of<P: Provider>(version: Version) -> impl FnOnce(*const c_char) -> *con
     move |device_name| match version {
         Version::V1 => Box::leak(Box::new(table::table::<P>(device_name))),
         Version::V2 => ptr::from_ref(Box::leak(Box::new(table::table_v2::<P>(device_name)))).cast(),
-    }
-}
-
-/// The functions of the libdat of a version. `imported` holds the functions of `libdat.so.1`.
-fn functions(version: Version, imported: Libdat) -> Option<Libdat> {
-    match version {
-        Version::V1 => Some(imported),
-        Version::V2 => Libdat::loaded_2(),
     }
 }
 

@@ -114,7 +114,7 @@ pub unsafe extern "C" fn dapl_ia_query<P: Provider>(
             require(provider_attributes, 6)?;
         }
         // SAFETY: the caller guarantees that `async_evd` is null or writable.
-        unsafe { ffi::put(async_evd, dapls_ia::async_handle(&ia)) };
+        unsafe { ffi::put(async_evd, ia.async_evd.lock().handle()) };
         if wants_ia {
             // SAFETY: `ia_attributes` is not null, and the caller guarantees that it is writable.
             unsafe { put_cleared(ia_attributes, query::ia_attributes(&ia)) };

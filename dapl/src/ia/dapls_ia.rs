@@ -4,7 +4,7 @@
 //! an agent may close the IA on a thread of the provider.
 #![forbid(unsafe_code)]
 
-use std::ffi::{CStr, c_void};
+use std::ffi::CStr;
 use std::net::SocketAddr;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, OnceLock, Weak};
@@ -18,7 +18,7 @@ use crate::error::{Handle, Result};
 use crate::names::{RegisteredName, Registration};
 use crate::provider::{CmSink, Extensions, IaSpec, Provider};
 use crate::runtime::consumer_memory::{self, SocketAddress};
-use crate::runtime::handle::{self, ObjectId, UnpublishedObject};
+use crate::runtime::handle::{self, ObjectId};
 use crate::runtime::hazard;
 use crate::runtime::sync::StaticMutex;
 use crate::runtime::timer;
@@ -66,18 +66,14 @@ pub fn open<P: Provider>(
     *ia.async_evd.lock() = async_evd;
     let shows: Arc<dyn CounterSource> = ia.clone();
     publication::add(Arc::downgrade(&shows));
-    Ok((publish(made), evd))
+    log::debug!("ia {}: open", ia.registration.name);
+    Ok((made.publish(), evd))
 }
 
 /// Converts the IA address to the form that consumers receive, with port 0.
 fn shown_address(mut address: SocketAddr) -> SocketAddress {
     address.set_port(0);
     SocketAddress::new(&consumer_memory::socket_address(address))
-}
-
-fn publish<P: Provider>(ia: UnpublishedObject<Ia<P>>) -> *mut c_void {
-    log::debug!("ia {}: open", ia.object().registration.name);
-    ia.publish()
 }
 
 /// The named attributes of the provider: those that all providers of this project have; those by which programs of DAT
@@ -102,11 +98,6 @@ fn named_attributes<P: Provider>(provider: &P) -> Vec<(String, String)> {
         .collect()
 }
 
-/// Returns the handle of the async EVD for `dat_ia_query`.
-pub(super) fn async_handle<P: Provider>(ia: &Ia<P>) -> DAT_EVD_HANDLE {
-    ia.async_evd.lock().handle()
-}
-
 impl AsyncEvd {
     fn sink(&self) -> Option<&Arc<dyn AsyncErrorSink>> {
         match self {
@@ -116,7 +107,7 @@ impl AsyncEvd {
         }
     }
 
-    fn handle(&self) -> DAT_EVD_HANDLE {
+    pub(super) fn handle(&self) -> DAT_EVD_HANDLE {
         match self {
             AsyncEvd::OutOfScope => DAT_EVD_OUT_OF_SCOPE,
             evd => evd.sink().map_or(std::ptr::null_mut(), |evd| evd.id().handle as DAT_EVD_HANDLE),
