@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 use rdma_cm_sys::*;
 
 use super::waiting::REJECTION;
-use super::{EventOwner, RdmaManager, is_end};
+use super::{RdmaManager, is_end};
 use crate::device::Device;
 use crate::qp::state::PathToRts;
 use crate::qp::{CmConnection, CmQueuePair, QpCore};
@@ -245,13 +245,11 @@ impl RdmaConnection {
         core: &Arc<QpCore>,
         target: ConnectTarget,
     ) -> Result<(), ConnectionEvent> {
-        let number = manager.number();
-        let id = manager.bound_id(number, self.target.peer.ip());
-        let id = id.map_err(|error| self.setup_failed("cannot create an rdma_cm id to repeat the request", &error))?;
-        let link = RdmaConnection::new(manager, number, Arc::new(id), core, target, None);
-        manager.owners.lock().insert(number, EventOwner::Link(link.clone()));
+        let link = manager.new_link(core, target);
+        let link =
+            link.map_err(|error| self.setup_failed("cannot create an rdma_cm id to repeat the request", &error))?;
         if !core.replace_link(self, link.clone()) {
-            manager.release(number);
+            manager.release(link.number);
             return Ok(());
         }
         manager.release(self.number);

@@ -111,13 +111,17 @@ impl RdmaManager {
         self.numbers.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Creates an id, and binds it to the IA's address if that is of the address family of `peer`.
-    fn bound_id(&self, number: usize, peer: IpAddr) -> io::Result<CmId> {
+    /// Creates a connection to `target`, and its id, which is bound to the IA's address if that is of the address family
+    /// of the peer.
+    fn new_link(&self, core: &Arc<QpCore>, target: ConnectTarget) -> io::Result<Arc<RdmaConnection>> {
+        let number = self.number();
         let id = CmId::new(&self.channel, number)?;
-        if peer.is_ipv4() == self.address.is_ipv4() {
+        if target.peer.is_ipv4() == self.address.is_ipv4() {
             id.bind(SocketAddr::new(self.address, 0))?;
         }
-        Ok(id)
+        let link = RdmaConnection::new(self, number, Arc::new(id), core, target, None);
+        self.owners.lock().insert(number, EventOwner::Link(link.clone()));
+        Ok(link)
     }
 
     fn release(&self, number: usize) {
@@ -303,17 +307,14 @@ impl Manager for RdmaManager {
         // rdma_cm has no device for a loopback address, so the IA's own address is used.
         let ip = if ip.is_loopback() { self.address } else { ip };
         let Some(device) = self.device.upgrade() else { return Err(Error::Internal) };
-        let number = self.number();
         let failed = |error: io::Error| failure_of_connect(ip, &error);
-        let id = self.bound_id(number, ip).map_err(failed)?;
         let target = ConnectTarget {
             peer: SocketAddr::new(ip, port_of(spec.qual)),
             private_data: spec.private_data.to_vec(),
             began: Instant::now(),
             retry: Retry::new(device.settings.listener_wait),
         };
-        let link = RdmaConnection::new(self, number, Arc::new(id), qp, target, None);
-        self.owners.lock().insert(number, EventOwner::Link(link.clone()));
+        let link = self.new_link(qp, target).map_err(failed)?;
         let started = qp.attach(conn, link.clone()).and_then(|()| {
             let resolved = link.id.resolve_address(link.target.peer, device.settings.address_timeout);
             resolved.map_err(|error| {
@@ -321,7 +322,7 @@ impl Manager for RdmaManager {
                 failed(error)
             })
         });
-        started.inspect_err(|_| self.release(number))
+        started.inspect_err(|_| self.release(link.number))
     }
 
     fn close(&self) {
