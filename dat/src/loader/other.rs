@@ -21,23 +21,22 @@ thread_local! {
     static IS_PASSING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether a registration of this major version belongs to the other libdat.
-pub(crate) fn is_for_other(api: &Api, major: u32) -> bool {
-    major != api.major && matches!(major, 1 | 2)
-}
-
-/// Adds or removes a registration at the other libdat. `None` if this process has not loaded the other libdat, or if
-/// the other libdat has passed the call to this one.
+/// Adds or removes a registration at the other libdat, if it belongs there by its major version. `None` if it does not,
+/// if this process has not loaded the other libdat, or if the other libdat has passed the call to this one.
 ///
 /// # Safety
 ///
 /// Both pointers are valid arguments of `dat_registry_add_provider` or `dat_registry_remove_provider`.
 pub(crate) unsafe fn register(
     api: &Api,
+    major: u32,
     is_added: bool,
     provider: *const DAT_PROVIDER,
     info: *const DAT_PROVIDER_INFO,
 ) -> Option<DAT_RETURN> {
+    if major == api.major || !matches!(major, 1 | 2) {
+        return None;
+    }
     let name = if is_added { c"dat_registry_add_provider" } else { c"dat_registry_remove_provider" };
     let function = function(api, name)?;
     // SAFETY: the ABI defines the type of the function with this name.

@@ -136,12 +136,10 @@ pub unsafe fn registry_add_provider(
         let provider = unsafe { provider.as_ref() }.ok_or(bad_parameter(1))?;
         // SAFETY: the caller guarantees that `info` is null or points at a record.
         let key = unsafe { info.as_ref() }.and_then(key_of).ok_or(bad_parameter(2))?;
-        if other::is_for_other(api, key.major) {
-            // SAFETY: the caller also satisfies the contract of `other::register`.
-            if let Some(code) = unsafe { other::register(api, true, provider, info) } {
-                registry::note_passed_on(&key);
-                return succeed(code);
-            }
+        // SAFETY: the caller also satisfies the contract of `other::register`.
+        if let Some(code) = unsafe { other::register(api, key.major, true, provider, info) } {
+            registry::note_passed_on(&key);
+            return succeed(code);
         }
         let (Some(open), Some(_), Some(_)) = (provider.ia_open_func, provider.ia_query_func, provider.ia_close_func)
         else {
@@ -167,11 +165,9 @@ pub unsafe fn registry_remove_provider(
         }
         // SAFETY: the caller guarantees that `info` is null or points at a record.
         let key = unsafe { info.as_ref() }.and_then(key_of).ok_or(bad_parameter(2))?;
-        if other::is_for_other(api, key.major) {
-            // SAFETY: the caller also satisfies the contract of `other::register`.
-            if let Some(code) = unsafe { other::register(api, false, provider, info) } {
-                return succeed(code);
-            }
+        // SAFETY: the caller also satisfies the contract of `other::register`.
+        if let Some(code) = unsafe { other::register(api, key.major, false, provider, info) } {
+            return succeed(code);
         }
         succeed(registry::remove(&key))
     })
