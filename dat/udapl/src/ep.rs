@@ -154,7 +154,7 @@ impl Ep {
         let flight = Mutex::new(OutstandingTransfers::new());
         let inner =
             Arc::new(EpInner { id, handle: Handle(handle), pz: Arc::clone(pz), _queues: queues.clone(), srq, flight });
-        ia.enter(&inner);
+        ia.eps.lock().insert(handle as usize, Arc::downgrade(&inner));
         Ok(Ep { inner })
     }
 

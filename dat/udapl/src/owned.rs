@@ -39,14 +39,6 @@ pub(crate) struct IaInner {
 }
 
 impl IaInner {
-    pub(crate) fn enter(&self, ep: &Arc<EpInner>) {
-        self.eps.lock().insert(ep.handle.0 as usize, Arc::downgrade(ep));
-    }
-
-    pub(crate) fn leave(&self, handle: Handle) {
-        self.eps.lock().remove(&(handle.0 as usize));
-    }
-
     /// Returns the endpoint with this handle, if it was not dropped.
     pub(crate) fn ep(&self, handle: DAT_EP_HANDLE) -> Option<Arc<EpInner>> {
         self.eps.lock().get(&(handle as usize)).and_then(Weak::upgrade)
@@ -147,7 +139,7 @@ pub(crate) struct EpInner {
 
 impl Drop for EpInner {
     fn drop(&mut self) {
-        self.pz.ia.leave(self.handle);
+        self.pz.ia.eps.lock().remove(&(self.handle.0 as usize));
         // SAFETY: the last owner is being dropped. After the call, no transfer of this endpoint accesses memory.
         let code = unsafe { (self.pz.ia.functions.dat_ep_free)(self.handle.0) };
         if !is_success(code) {
