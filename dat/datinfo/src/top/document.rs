@@ -15,7 +15,7 @@ pub(super) fn document(sample: &Sample, rates: &Rates) -> Value {
         .iter()
         .map(|found| match &found.result {
             Ok(process) => {
-                let of = |it: &Adapter| adapter(CounterId::of_adapter(found, it), it, rates);
+                let of = |it: &Adapter| adapter(&CounterId::of_adapter(found, it), it, rates);
                 let adapters: Vec<Value> = process.adapters.iter().map(of).collect();
                 json!({"pid": found.pid, "library": found.number, "program": process.program, "adapters": adapters})
             }
@@ -29,8 +29,8 @@ pub(super) fn document(sample: &Sample, rates: &Rates) -> Value {
     json!({"at": at.as_secs_f64(), "processes": processes})
 }
 
-fn adapter(id: CounterId<'_>, of: &Adapter, rates: &Rates) -> Value {
-    let endpoint = |ep| counters(id.of_ep(ep), &ep.counts, rates);
+fn adapter(id: &CounterId, of: &Adapter, rates: &Rates) -> Value {
+    let endpoint = |ep| counters(&id.of_ep(ep), &ep.counts, rates);
     let endpoints: Vec<Value> =
         of.eps.iter().map(|ep| json!({"handle": ep.handle, "state": ep.state, "counters": endpoint(ep)})).collect();
     json!({
@@ -39,7 +39,7 @@ fn adapter(id: CounterId<'_>, of: &Adapter, rates: &Rates) -> Value {
     })
 }
 
-fn counters(id: CounterId<'_>, counts: &[Count], rates: &Rates) -> Vec<Value> {
+fn counters(id: &CounterId, counts: &[Count], rates: &Rates) -> Vec<Value> {
     let counter = |count: &Count| {
         let kind = if count.is_level { "level" } else { "sum" };
         let mut value = json!({"name": count.name, "unit": count.unit, "kind": kind, "value": count.value});

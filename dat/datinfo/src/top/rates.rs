@@ -14,25 +14,25 @@ use super::Sample;
 
 /// Identity of an adapter or endpoint: process id and socket number, handle of the adapter, and handle of the endpoint
 /// or an empty text.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct CounterId<'a> {
+#[derive(Clone, Debug, Eq, Hash, PartialEq)]
+pub(super) struct CounterId {
     process: (u32, u32),
-    adapter: &'a str,
-    ep: &'a str,
+    adapter: String,
+    ep: String,
 }
 
-impl<'a> CounterId<'a> {
-    pub(super) fn of_adapter(found: &PublishedProcess, adapter: &'a Adapter) -> Self {
-        CounterId { process: (found.pid, found.number), adapter: &adapter.handle, ep: "" }
+impl CounterId {
+    pub(super) fn of_adapter(found: &PublishedProcess, adapter: &Adapter) -> Self {
+        CounterId { process: (found.pid, found.number), adapter: adapter.handle.clone(), ep: String::new() }
     }
 
-    pub(super) fn of_ep(self, ep: &'a Endpoint) -> Self {
-        CounterId { ep: &ep.handle, ..self }
+    pub(super) fn of_ep(&self, ep: &Endpoint) -> Self {
+        CounterId { ep: ep.handle.clone(), ..self.clone() }
     }
 }
 
-/// Values of counters by name, for each identity (see [`CounterId`]).
-type Sums = HashMap<(u32, u32, String, String), HashMap<String, u64>>;
+/// Values of counters by name, for each identity.
+type Sums = HashMap<CounterId, HashMap<String, u64>>;
 
 /// The counters of two consecutive samples.
 #[derive(Debug, Default)]
@@ -54,28 +54,24 @@ impl Rates {
         for (found, process) in sample.readable() {
             for adapter in &process.adapters {
                 let id = CounterId::of_adapter(found, adapter);
-                self.note(id, &adapter.counts);
                 adapter.eps.iter().for_each(|ep| self.note(id.of_ep(ep), &ep.counts));
+                self.note(id, &adapter.counts);
             }
         }
     }
 
-    fn note(&mut self, id: CounterId<'_>, counts: &[Count]) {
+    fn note(&mut self, id: CounterId, counts: &[Count]) {
         let sums = counts.iter().filter(|count| !count.is_level).map(|count| (count.name.clone(), count.value));
-        self.now.entry(key(id)).or_default().extend(sums);
+        self.now.entry(id).or_default().extend(sums);
     }
 
     /// Increase of a counter per second. `None` without a previous sample or if no time has passed since, for a level,
     /// for a counter that the previous sample lacks, and for a counter that has decreased.
-    pub(super) fn of(&self, id: CounterId<'_>, count: &Count) -> Option<f64> {
+    pub(super) fn of(&self, id: &CounterId, count: &Count) -> Option<f64> {
         let passed = self.passed.filter(|passed| !passed.is_zero())?;
-        let before = self.before.get(&key(id))?.get(&count.name).filter(|_| !count.is_level)?;
+        let before = self.before.get(id)?.get(&count.name).filter(|_| !count.is_level)?;
         Some(count.value.checked_sub(*before)? as f64 / passed.as_secs_f64())
     }
-}
-
-fn key(id: CounterId<'_>) -> (u32, u32, String, String) {
-    (id.process.0, id.process.1, id.adapter.to_owned(), id.ep.to_owned())
 }
 
 #[cfg(test)]
@@ -91,7 +87,7 @@ mod tests {
         let rate = |rates: &Rates, sample: &Sample, at: usize| {
             let (found, process) = sample.readable().next().unwrap();
             let adapter = &process.adapters[0];
-            rates.of(CounterId::of_adapter(found, adapter), &adapter.counts[at])
+            rates.of(&CounterId::of_adapter(found, adapter), &adapter.counts[at])
         };
         rates.next(&first);
         assert_eq!(rate(&rates, &first, 0), None, "there is no earlier sample");
@@ -107,13 +103,13 @@ mod tests {
         rates.next(&smaller);
         let (found, process) = smaller.readable().next().unwrap();
         let id = CounterId::of_adapter(found, &process.adapters[0]);
-        assert!(process.adapters[0].counts.iter().all(|count| rates.of(id, count).is_none()));
+        assert!(process.adapters[0].counts.iter().all(|count| rates.of(&id, count).is_none()));
         let other = sample_at(2, 8, &[count("sent", 200)]);
         rates.next(&other);
         let (found, process) = other.readable().next().unwrap();
-        assert_eq!(rates.of(CounterId::of_adapter(found, &process.adapters[0]), &count("sent", 200)), None);
+        assert_eq!(rates.of(&CounterId::of_adapter(found, &process.adapters[0]), &count("sent", 200)), None);
         // Two samples at the same time have no rate.
         rates.next(&sample_at(2, 8, &[count("sent", 300)]));
-        assert_eq!(rates.of(CounterId::of_adapter(found, &process.adapters[0]), &count("sent", 300)), None);
+        assert_eq!(rates.of(&CounterId::of_adapter(found, &process.adapters[0]), &count("sent", 300)), None);
     }
 }

@@ -45,7 +45,7 @@ pub(super) fn table(sample: &Sample, rates: Option<(&Rates, Duration)>, verbose:
             Ok(process) => process.adapters.iter().for_each(|adapter| {
                 lines.push(row(found, process, adapter, rates));
                 if verbose {
-                    all(CounterId::of_adapter(found, adapter), adapter, rates, &mut lines);
+                    all(&CounterId::of_adapter(found, adapter), adapter, rates, &mut lines);
                 }
             }),
             Err(trouble) => {
@@ -75,7 +75,7 @@ fn row(found: &PublishedProcess, process: &Process, adapter: &Adapter, rates: Op
     let mut line = format!("{:>9}  {program:<15}  {name:<15}  {:>5}", found.pid, number("alive.ep"));
     for (_, names) in COLUMNS {
         let value = |name: &&str| match rates {
-            Some(rates) => of(name).and_then(|count| rates.of(id, count)),
+            Some(rates) => of(name).and_then(|count| rates.of(&id, count)),
             None => of(name).map(|count| count.value as f64),
         };
         // An unknown value makes the sum unknown.
@@ -87,18 +87,18 @@ fn row(found: &PublishedProcess, process: &Process, adapter: &Adapter, rates: Op
 }
 
 /// Appends a line for each value of an adapter and its endpoints that is not 0.
-fn all(id: CounterId<'_>, adapter: &Adapter, rates: Option<&Rates>, lines: &mut Vec<String>) {
+fn all(id: &CounterId, adapter: &Adapter, rates: Option<&Rates>, lines: &mut Vec<String>) {
     numbers(id, &adapter.counts, rates, 11, lines);
     for ep in &adapter.eps {
         lines.push(format!("{:11}endpoint {} {}", "", ep.handle, ep.state));
-        numbers(id.of_ep(ep), &ep.counts, rates, 13, lines);
+        numbers(&id.of_ep(ep), &ep.counts, rates, 13, lines);
     }
     if adapter.left_out > 0 {
         lines.push(format!("{:11}and {} endpoints that are not listed", "", adapter.left_out));
     }
 }
 
-fn numbers(id: CounterId<'_>, counts: &[Count], rates: Option<&Rates>, indent: usize, lines: &mut Vec<String>) {
+fn numbers(id: &CounterId, counts: &[Count], rates: Option<&Rates>, indent: usize, lines: &mut Vec<String>) {
     for count in counts.iter().filter(|count| count.value > 0) {
         let mut line = format!("{:indent$}{:<28}  {:>20}", "", count.name, count.value);
         if !count.unit.is_empty() {
