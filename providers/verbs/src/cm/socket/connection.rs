@@ -269,7 +269,7 @@ impl SocketConnection {
         self.context.find_gid(address, local.is_ethernet, move |gid| {
             let Some(connection) = me.upgrade() else { return };
             match gid {
-                Some(gid) => connection.bring_up(&local, &ConnectParams { gid, ..params }),
+                Some(gid) => connection.bring_up(&local, &ConnectParams { gid, ..params.clone() }),
                 None => connection.fail(),
             }
         });

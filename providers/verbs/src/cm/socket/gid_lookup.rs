@@ -8,8 +8,6 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
-
 use super::SocketContext;
 use crate::cm::name_service::{Gid, NameService};
 use crate::gid;
@@ -22,27 +20,23 @@ impl SocketContext {
         &self,
         address: IpAddr,
         is_ethernet: bool,
-        then: impl FnOnce(Option<Gid>) + Send + 'static,
+        then: impl Fn(Option<Gid>) + Send + Sync + 'static,
     ) {
         let (names, engine) = (self.names.clone(), self.engine.clone());
         if names.is_read() {
             return then(gid_of(&names, address, is_ethernet));
         }
-        let then = Arc::new(Mutex::new(Some(then)));
+        let then = Arc::new(then);
         let later = then.clone();
         let look_up = move || {
             let gid = gid_of(&names, address, is_ethernet);
-            engine.run_on_engine(move || {
-                let then = later.lock().take();
-                then.into_iter().for_each(|then| then(gid));
-            });
+            engine.run_on_engine(move || later(gid));
         };
         if let Err(error) = dapl::runtime::thread::spawn("dapl-names", look_up) {
             log::error!(
                 "cannot start a thread to look up the GID of {address}: {error}; the connect fails; allow more processes (ulimit -u)"
             );
-            let then = then.lock().take();
-            then.into_iter().for_each(|then| then(None));
+            then(None);
         }
     }
 }
