@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use dapl::provider::{ATOMIC_SIZE, Bind, BindWr, Completion, Region, Segment, SendWr, Status, Token};
+use dapl::provider::{ATOMIC_SIZE, Bind, BindWr, Completion, Op, Region, Segment, SendWr, Status, Token};
 use dapl::runtime::handle::ObjectId;
 use dapl_software::memory::atomic::Atomic;
 use dapl_software::memory::refused::{FailedCheck, RefusedAccess};
@@ -26,7 +26,7 @@ use crate::memory::regions::{RegionTable, Regions};
 use crate::net::short_packet::ShortPacket;
 use crate::proto::Nanos;
 use crate::proto::conn::{
-    CompletionCallbacks, ConnCallbacks, MemoryCallbacks, Operation, PostedData, SendValue, SharedReceiveCallbacks,
+    CompletionCallbacks, ConnCallbacks, MemoryCallbacks, PostedData, SendValue, SharedReceiveCallbacks,
 };
 use crate::proto::wire::{FRAGMENT, Refusal};
 use crate::srq::{SrqRecv, SrqWaiter};
@@ -350,12 +350,12 @@ impl CompletionCallbacks<QpContext> for &QpContext {
     }
 
     #[cold]
-    fn access_refused(&mut self, request: &WorkRequest, work: Operation, length: u32) {
-        let (remote, right) = match work {
-            Operation::Write(remote) | Operation::WriteImmediate { remote, .. } => (remote, AccessRight::RemoteWrite),
-            Operation::Atomic(remote, _) => (remote, AccessRight::RemoteAtomic),
-            Operation::Read(remote) => (remote, AccessRight::RemoteRead),
-            _ => return,
+    fn access_refused(&mut self, request: &WorkRequest, work: Op, length: u32) {
+        let Some(remote) = work.remote() else { return };
+        let right = match work {
+            Op::Read(_) => AccessRight::RemoteRead,
+            Op::FetchAdd { .. } | Op::CompareSwap { .. } => AccessRight::RemoteAtomic,
+            _ => AccessRight::RemoteWrite,
         };
         let range = Region { address: remote.address, length: length.into() };
         let (ep, cookie, check) = (self.ep.handle, Some(request.token.cookie), FailedCheck::Unknown);

@@ -7,12 +7,11 @@ mod memory;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use dapl::provider::{ReceivedOp, Remote};
-use dapl_software::memory::atomic::Atomic;
+use dapl::provider::Remote;
 use zerocopy::IntoBytes;
 
 use self::memory::{BASE, Buffer, KEYS, MEMORY, Memory};
-use crate::proto::conn::{Conn, ConnConfig, Operation, Payload, Post, SendValue};
+use crate::proto::conn::{Conn, ConnConfig, Operation, Payload, Post};
 use crate::proto::echo;
 use crate::proto::psn::Psn;
 use crate::proto::setup::accept::Acceptor;
@@ -302,18 +301,16 @@ impl Peer<'_> {
         let remote = Remote { key: 9, address: 1 << 40 };
         let solicited = flags & 1 != 0;
         let work = match kind % 5 {
-            0 if flags & 4 != 0 => Operation::WriteImmediate { remote, data: 5, solicited },
-            1 if flags & 4 != 0 => {
-                Operation::SendWith(SendValue { arrival: ReceivedOp::SendInvalidate, value: 9, solicited })
-            }
-            3 if flags & 4 != 0 => Operation::Atomic(remote, Atomic::CompareSwap { compare: 1, swap: 2 }),
-            0 | 1 => Operation::Send { solicited },
-            2 => Operation::Write(remote),
-            3 => Operation::Read(remote),
-            _ => Operation::Bind,
+            0 if flags & 4 != 0 => Some(Operation::WriteImmediate { remote, data: 5, solicited }),
+            1 if flags & 4 != 0 => Some(Operation::SendInvalidate { key: 9, solicited }),
+            3 if flags & 4 != 0 => Some(Operation::CompareSwap { remote, compare: 1, swap: 2 }),
+            0 | 1 => Some(Operation::Send { solicited }),
+            2 => Some(Operation::Write(remote)),
+            3 => Some(Operation::Read(remote)),
+            _ => None,
         };
         self.posted.0 += 1;
-        let length = if matches!(work, Operation::Atomic(..)) { 8 } else { length };
+        let length = if matches!(work, Some(Operation::CompareSwap { .. })) { 8 } else { length };
         let post = Post { work, length: length.into(), fence: flags & 2 != 0 };
         self.conn.post(self.now, post, |own| *own = Buffer(usize::from(length)), &mut self.memory);
     }

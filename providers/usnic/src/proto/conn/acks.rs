@@ -62,7 +62,7 @@ impl<D: PostedData> Conn<D> {
         let (queue, limit) = (&self.requests.queue, self.credits.limit);
         self.flight.retransmit_where(self.now, |sent| {
             let request = queue.get(sent.slot).filter(|_| sent.what == PayloadOwner::Request);
-            request.is_some_and(|it| it.work.takes_receive() && !is_below(it.id, limit))
+            request.is_some_and(|it| it.takes_receive() && !is_below(it.id, limit))
         });
     }
 }

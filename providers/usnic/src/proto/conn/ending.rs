@@ -255,8 +255,11 @@ impl<D: PostedData> Conn<D> {
             while self.requests.queue.first().is_some_and(|first| first != slot) {
                 self.complete_first(Status::Flushed, host);
             }
-            if let Some(request) = self.requests.queue.get(slot).filter(|_| status == Status::RemoteAccess) {
-                host.access_refused(&request.driver_data, request.work, request.length);
+            if status == Status::RemoteAccess
+                && let Some(request) = self.requests.queue.get(slot)
+                && let Some(work) = request.work
+            {
+                host.access_refused(&request.driver_data, work, request.length);
             }
             self.complete_first(status, host);
         }

@@ -24,9 +24,11 @@ mod types;
 mod write;
 
 pub(crate) use fast_path::AfterShortSend;
+#[cfg(any(test, fuzzing))]
+pub(crate) use types::Operation;
 pub(crate) use types::{
-    CompletionCallbacks, ConnCallbacks, ConnConfig, MemoryCallbacks, Operation, OutgoingPacket, Payload, Post,
-    PostedData, SendValue, SharedReceiveCallbacks, SourceAddress, UnsentPacket,
+    CompletionCallbacks, ConnCallbacks, ConnConfig, MemoryCallbacks, OutgoingPacket, Payload, Post, PostedData,
+    SendValue, SharedReceiveCallbacks, SourceAddress, UnsentPacket, is_extension,
 };
 
 use std::collections::VecDeque;

@@ -14,7 +14,7 @@ use super::Conn;
 use super::receives::IncomingMessage;
 use super::send_path::SendPath;
 use super::transmit::ControlPacket;
-use super::types::{ConnCallbacks, INVALID_REQUEST, NotAccepted, Operation, PostedData, SendValue, SourceAddress};
+use super::types::{ConnCallbacks, INVALID_REQUEST, NotAccepted, PostedData, SendValue, SourceAddress};
 use crate::proto::psn::Psn;
 use crate::proto::received::Arrival;
 use crate::proto::wire::{
@@ -317,7 +317,7 @@ impl<D: PostedData> Conn<D> {
     fn deliver_response(&mut self, data: &Data<'_>, host: &mut impl ConnCallbacks<D>) -> Result<(), NotAccepted> {
         let slot = self.requests.read(data.message.id.get()).ok_or(NotAccepted::BadResponse)?;
         let request = self.requests.queue.get(slot).ok_or(NotAccepted::BadResponse)?;
-        let is_atomic = matches!(request.work, Operation::Atomic(..));
+        let is_atomic = request.work.and_then(Atomic::of).is_some();
         if is_atomic != (data.op == Op::AtomicResponse) {
             return Err(NotAccepted::BadResponse);
         }

@@ -5,10 +5,9 @@
 
 use std::collections::VecDeque;
 
-use dapl::provider::{ReceivedOp, Status};
-use dapl_software::memory::atomic::Atomic;
+use dapl::provider::Status;
 
-use super::types::{Operation, Post, SendValue};
+use super::types::{Operation, Post, is_extension};
 use crate::proto::psn::Psn;
 use crate::proto::queue::OrderedQueue;
 use crate::proto::ranges::Ranges;
@@ -59,7 +58,8 @@ pub(super) enum SendPhase {
 #[derive(Debug, Default)]
 pub(super) struct PostedRequest<Q> {
     pub(super) driver_data: Q,
-    pub(super) work: Operation,
+    /// The operation, or `None` for a request that sends no packet ([`Post::work`]).
+    pub(super) work: Option<Operation>,
     pub(super) length: u32,
     fence: bool,
     pub(super) phase: SendPhase,
@@ -128,38 +128,6 @@ pub(super) struct SendQueue<Q> {
     pub(super) latest: Option<Psn>,
 }
 
-impl Operation {
-    /// Returns the operation code in the request's packets.
-    pub(super) fn op(self) -> Op {
-        match self {
-            Operation::Send { solicited: false } => Op::Send,
-            Operation::Send { solicited: true } => Op::SendSolicited,
-            Operation::Read(_) => Op::ReadRequest,
-            Operation::Write(_) | Operation::Bind => Op::Write,
-            Operation::SendWith(SendValue { arrival: ReceivedOp::SendInvalidate, .. }) => Op::SendInvalidate,
-            Operation::SendWith(_) => Op::SendImmediate,
-            Operation::WriteImmediate { .. } => Op::WriteImmediate,
-            Operation::Atomic(_, Atomic::FetchAdd(_)) => Op::FetchAdd,
-            Operation::Atomic(_, Atomic::CompareSwap { .. }) => Op::CompareSwap,
-        }
-    }
-
-    /// Whether the request consumes a receive of the peer.
-    pub(super) fn takes_receive(self) -> bool {
-        matches!(self, Operation::Send { .. } | Operation::SendWith(_) | Operation::WriteImmediate { .. })
-    }
-
-    /// Whether the peer responds to the request: a read, or an atomic operation.
-    pub(super) fn is_answered(self) -> bool {
-        matches!(self, Operation::Read(_) | Operation::Atomic(..))
-    }
-
-    /// Whether the request needs a peer with extension operations.
-    pub(crate) fn is_extension(self) -> bool {
-        matches!(self, Operation::SendWith(_) | Operation::WriteImmediate { .. } | Operation::Atomic(..))
-    }
-}
-
 /// Whether the peer has a receive for the send with this number.
 pub(super) fn is_below(number: u32, credits: u32) -> bool {
     (number.wrapping_sub(credits) as i32) < 0
@@ -207,7 +175,7 @@ impl<Q: Default> SendQueue<Q> {
         let id = self.numbers.sends;
         self.numbers.sends = id.wrapping_add(1);
         self.latest = Some(psn);
-        (request.work, request.length, request.fence) = (Operation::Send { solicited: false }, length, false);
+        (request.work, request.length, request.fence) = (Some(Operation::Send { solicited: false }), length, false);
         (request.phase, request.psn, request.answered) = (SendPhase::Out, None, false);
         (request.id, request.sent_bytes, request.unacked) = (id, length, 1);
         Some((slot, id, &mut request.driver_data))
@@ -229,11 +197,11 @@ impl<Q: Default> SendQueue<Q> {
         };
         let request = self.queue.get(slot).ok_or(BlockedReason::Idle)?;
         let left = request.length - request.sent_bytes;
-        let extension = request.work.op().extension() as u32;
+        let extension = request.op().extension() as u32;
         let (fragment, chunk) = (fragment.saturating_sub(extension), chunk.saturating_sub(extension));
-        let length = match request.work {
-            work if work.is_answered() => 0,
-            _ if request.sent_bytes == 0 && left <= fragment => left,
+        let length = match request.sent_bytes {
+            _ if request.is_answered() => 0,
+            0 if left <= fragment => left,
             _ => left.min(chunk),
         };
         Ok(SentPayload::new(PayloadOwner::Request, slot, request.sent_bytes, length))
@@ -252,11 +220,11 @@ impl<Q: Default> SendQueue<Q> {
             return Err(BlockedReason::Idle);
         }
         match request.work {
-            Operation::Bind => Err(BlockedReason::BindReady),
-            work if work.is_extension() && !bounds.extensions => Err(BlockedReason::Unsupported),
-            work if work.takes_receive() && !is_below(self.numbers.sends, bounds.credits) => Err(BlockedReason::Credit),
-            work if work.is_answered() && bounds.ord == 0 => Err(BlockedReason::Unsupported),
-            work if work.is_answered() && self.reads_outstanding >= bounds.ord => Err(BlockedReason::Idle),
+            None => Err(BlockedReason::BindReady),
+            work if is_extension(work) && !bounds.extensions => Err(BlockedReason::Unsupported),
+            _ if request.takes_receive() && !is_below(self.numbers.sends, bounds.credits) => Err(BlockedReason::Credit),
+            _ if request.is_answered() && bounds.ord == 0 => Err(BlockedReason::Unsupported),
+            _ if request.is_answered() && self.reads_outstanding >= bounds.ord => Err(BlockedReason::Idle),
             _ => Ok(slot),
         }
     }
@@ -265,14 +233,16 @@ impl<Q: Default> SendQueue<Q> {
     pub(super) fn start(&mut self) -> Option<&mut PostedRequest<Q>> {
         let slot = self.queue.start()?;
         let request = self.queue.get_mut(slot)?;
-        let number = match request.work {
-            work if work.takes_receive() => &mut self.numbers.sends,
-            work if work.is_answered() => &mut self.numbers.reads,
-            _ => &mut self.numbers.writes,
+        let number = if request.takes_receive() {
+            &mut self.numbers.sends
+        } else if request.is_answered() {
+            &mut self.numbers.reads
+        } else {
+            &mut self.numbers.writes
         };
         request.id = *number;
         *number = number.wrapping_add(1);
-        if request.work.is_answered() {
+        if request.is_answered() {
             self.reads_outstanding += 1;
             self.reads.push_back(slot);
         }
@@ -291,8 +261,8 @@ impl<Q: Default> SendQueue<Q> {
         let Some(request) = self.queue.get_mut(sent.slot) else { return };
         request.sent_bytes += sent.length;
         request.unacked += 1;
-        request.psn = request.work.is_answered().then_some(psn);
-        let is_all = request.sent_bytes == request.length || request.work.is_answered();
+        request.psn = request.is_answered().then_some(psn);
+        let is_all = request.sent_bytes == request.length || request.is_answered();
         if is_all && request.phase == SendPhase::Segmenting {
             request.phase = SendPhase::Out;
         }
@@ -359,7 +329,7 @@ impl<Q: Default> SendQueue<Q> {
             SendPhase::Failed(status) => Err(status),
             SendPhase::Segmenting | SendPhase::Out => return None,
         };
-        if request.work.is_answered() {
+        if request.is_answered() {
             self.reads.pop_front();
         }
         self.queue.pop().map(|request| (&mut request.driver_data, outcome))
@@ -372,10 +342,36 @@ impl<Q: Default> SendQueue<Q> {
 }
 
 impl<Q> PostedRequest<Q> {
+    /// Returns the operation code in the request's packets.
+    pub(super) fn op(&self) -> Op {
+        match self.work {
+            Some(Operation::Send { solicited: false }) => Op::Send,
+            Some(Operation::Send { solicited: true }) => Op::SendSolicited,
+            Some(Operation::Read(_)) => Op::ReadRequest,
+            Some(Operation::Write(_)) | None => Op::Write,
+            Some(Operation::SendInvalidate { .. }) => Op::SendInvalidate,
+            Some(Operation::SendImmediate { .. }) => Op::SendImmediate,
+            Some(Operation::WriteImmediate { .. }) => Op::WriteImmediate,
+            Some(Operation::FetchAdd { .. }) => Op::FetchAdd,
+            Some(Operation::CompareSwap { .. }) => Op::CompareSwap,
+        }
+    }
+
+    /// Whether the request consumes a receive of the peer.
+    pub(super) fn takes_receive(&self) -> bool {
+        use Operation::{Send, SendImmediate, SendInvalidate, WriteImmediate};
+        matches!(self.work, Some(Send { .. } | SendImmediate { .. } | SendInvalidate { .. } | WriteImmediate { .. }))
+    }
+
+    /// Whether the peer responds to the request: a read, or an atomic operation.
+    pub(super) fn is_answered(&self) -> bool {
+        matches!(self.work, Some(Operation::Read(_) | Operation::FetchAdd { .. } | Operation::CompareSwap { .. }))
+    }
+
     /// Whether the response has arrived completely. Returns true if the request has no response.
     fn has_all_data(&self) -> bool {
         let is_whole = || self.answered && (self.length == 0 || self.received.is_whole(self.length));
-        !self.work.is_answered() || is_whole()
+        !self.is_answered() || is_whole()
     }
 
     fn update_phase(&mut self) {
@@ -395,7 +391,7 @@ mod tests {
     fn sent(requests: &mut SendQueue<()>) -> Vec<SentPayload> {
         let send = |number| {
             requests
-                .push(Post { work: Operation::Send { solicited: false }, length: 8, fence: false })
+                .push(Post { work: Some(Operation::Send { solicited: false }), length: 8, fence: false })
                 .expect("the queue is not full");
             let sent = requests.next(bounds(number + 1), SPACE, SPACE).expect("the credit limit includes this send");
             requests.record_sent(&sent, Psn(number));

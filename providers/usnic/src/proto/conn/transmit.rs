@@ -219,7 +219,7 @@ impl<D: PostedData> Conn<D> {
         let request = self.requests.queue.get(sent.slot).filter(|_| sent.what == PayloadOwner::Request);
         // The peer's SRQ has become empty after the packet was sent. The peer would not accept a retransmission with
         // payload, and the missing PSN would block the completion of all later messages.
-        let has_no_receive = request.is_some_and(|it| it.work.takes_receive() && !is_below(it.id, self.credits.limit));
+        let has_no_receive = request.is_some_and(|it| it.takes_receive() && !is_below(it.id, self.credits.limit));
         if has_no_receive {
             self.counters.withdrawn_sends += 1;
             self.requests.withdraw(*sent);

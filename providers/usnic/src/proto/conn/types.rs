@@ -2,7 +2,9 @@
 
 use std::net::SocketAddr;
 
-use dapl::provider::{ReceivedOp, Remote, Status};
+/// The name in this module differs from that in dapl, because `wire::Op` is the operation code of a packet.
+pub(crate) use dapl::provider::Op as Operation;
+use dapl::provider::{ReceivedOp, Status};
 use dapl_software::memory::atomic::Atomic;
 
 use crate::proto::congestion::Algorithm;
@@ -84,29 +86,6 @@ impl Default for ConnConfig {
     }
 }
 
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub(crate) enum Operation {
-    Send {
-        solicited: bool,
-    },
-    Write(Remote),
-    Read(Remote),
-    /// A send with immediate data, or with the key of a window that the peer must invalidate.
-    SendWith(SendValue),
-    /// A write with immediate data, which completes a receive of the peer.
-    WriteImmediate {
-        remote: Remote,
-        data: u32,
-        solicited: bool,
-    },
-    /// An atomic operation, which counts as a read.
-    Atomic(Remote, Atomic),
-    /// A bind or unbind of a window, or an invalid request, which only fails. None of them sends a packet.
-    /// `ConnCallbacks::execute_bind` executes or fails it when it is the first waiting request.
-    #[default]
-    Bind,
-}
-
 /// The immediate data of a message, or the window key that it invalidates. Of a message with neither, `arrival` is
 /// `Send` and `value` is 0.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -118,11 +97,18 @@ pub(crate) struct SendValue {
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Post {
-    pub(crate) work: Operation,
+    /// The operation. `None` for a bind or unbind of a window, or an invalid request, which only fails. None of them
+    /// sends a packet. `ConnCallbacks::execute_bind` executes or fails it when it is the first waiting request.
+    pub(crate) work: Option<Operation>,
     /// Length in bytes.
     pub(crate) length: u32,
     /// Whether the request starts only after all earlier reads and atomic operations are complete.
     pub(crate) fence: bool,
+}
+
+/// Whether a request needs a peer with extension operations.
+pub(crate) fn is_extension(work: Option<Operation>) -> bool {
+    work.is_some_and(|work| !matches!(work, Operation::Send { .. } | Operation::Write(_) | Operation::Read(_)))
 }
 
 /// The data that a driver stores with posted work. The connection neither moves nor changes the data, which is valid

@@ -2,14 +2,13 @@
 //!
 //! Each transmission of a data packet carries the newest ack fields. `transmit` decides which packet is sent.
 
-use dapl_software::memory::atomic::Atomic;
 use zerocopy::IntoBytes;
 use zerocopy::network_endian::U32;
 
 use super::Conn;
 use super::refragmented::SendingPieces;
 use super::requests::{PayloadOwner, PostedRequest, SentPayload};
-use super::types::{ConnCallbacks, Operation, OutgoingPacket, Payload, PostedData, SendValue, SourceAddress};
+use super::types::{ConnCallbacks, Operation, OutgoingPacket, Payload, PostedData, SourceAddress, is_extension};
 use crate::proto::psn::Psn;
 use crate::proto::wire::{
     AckFields, CHUNK, EXTENSION, Extent, FLAG_ACK_NOW, FLAG_LAST, FRAGMENT, Kind, Message, Op, PacketHeader,
@@ -30,24 +29,26 @@ impl<D: PostedData> Conn<D> {
             PayloadOwner::Request => {
                 let Some(request) = self.requests.queue.get(slot) else { return nothing };
                 let mut message = Message {
-                    op: request.work.op() as u8,
+                    op: request.op() as u8,
                     id: request.id.into(),
                     length: request.length.into(),
                     ..Message::default()
                 };
-                match request.work {
-                    Operation::Write(remote)
-                    | Operation::Read(remote)
-                    | Operation::WriteImmediate { remote, .. }
-                    | Operation::Atomic(remote, _) => {
-                        (message.key, message.address) = (remote.key.into(), remote.address.into());
-                    }
-                    Operation::SendWith(SendValue { value, .. }) => message.key = value.into(),
-                    Operation::Send { .. } | Operation::Bind => {}
+                if let Some(remote) = request.work.and_then(Operation::remote) {
+                    (message.key, message.address) = (remote.key.into(), remote.address.into());
                 }
-                if let Operation::SendWith(SendValue { solicited: true, .. })
-                | Operation::WriteImmediate { solicited: true, .. } = request.work
-                {
+                let is_solicited = match request.work {
+                    Some(
+                        Operation::SendImmediate { data: value, solicited }
+                        | Operation::SendInvalidate { key: value, solicited },
+                    ) => {
+                        message.key = value.into();
+                        solicited
+                    }
+                    Some(Operation::WriteImmediate { solicited, .. }) => solicited,
+                    _ => false,
+                };
+                if is_solicited {
                     message.spare[0] = SOLICITED;
                 }
                 let payload = if length > 0 { Payload::Request { slot, offset, length } } else { Payload::None };
@@ -70,14 +71,14 @@ impl<D: PostedData> Conn<D> {
     fn extension(&self, sent: &SentPayload) -> ([u8; EXTENSION], usize) {
         let (first, second) = match sent.what {
             PayloadOwner::Nothing => return Default::default(),
-            PayloadOwner::Request => match self.requests.queue.get(sent.slot).map(|request| request.work) {
+            PayloadOwner::Request => match self.requests.queue.get(sent.slot).and_then(|request| request.work) {
                 Some(Operation::WriteImmediate { data, .. }) => {
                     let mut bytes = [0; EXTENSION];
                     bytes[..4].copy_from_slice(&data.to_be_bytes());
                     return (bytes, Op::WriteImmediate.extension());
                 }
-                Some(Operation::Atomic(_, Atomic::FetchAdd(add))) => (add, None),
-                Some(Operation::Atomic(_, Atomic::CompareSwap { compare, swap })) => (compare, Some(swap)),
+                Some(Operation::FetchAdd { add, .. }) => (add, None),
+                Some(Operation::CompareSwap { compare, swap, .. }) => (compare, Some(swap)),
                 _ => return Default::default(),
             },
             PayloadOwner::Response => match self.peer_reads.request(sent.slot).and_then(|read| read.previous_value) {
@@ -96,7 +97,7 @@ impl<D: PostedData> Conn<D> {
         let has_no_extension = match sent.what {
             PayloadOwner::Nothing => true,
             PayloadOwner::Request => {
-                self.requests.queue.get(sent.slot).is_none_or(|request| !request.work.is_extension())
+                self.requests.queue.get(sent.slot).is_none_or(|request| !is_extension(request.work))
             }
             PayloadOwner::Response => self.peer_reads.request(sent.slot).is_none_or(|read| !read.is_atomic()),
         };
@@ -108,7 +109,7 @@ impl<D: PostedData> Conn<D> {
         let length = match sent.what {
             PayloadOwner::Nothing => return true,
             PayloadOwner::Request => {
-                let length = |request: &PostedRequest<_>| if request.work.is_answered() { 0 } else { request.length };
+                let length = |request: &PostedRequest<_>| if request.is_answered() { 0 } else { request.length };
                 self.requests.queue.get(sent.slot).map(length)
             }
             PayloadOwner::Response => self.peer_reads.request(sent.slot).map(|read| read.length),

@@ -11,7 +11,7 @@ use dapl_software::unlock_rarely;
 use super::{DIRECT_SEND_BELOW, QpCore, QpState};
 use crate::device;
 use crate::proto::Nanos;
-use crate::proto::conn::{AfterShortSend, Operation as ConnWork, Post};
+use crate::proto::conn::{AfterShortSend, Post};
 use crate::proto::schedule::PendingWork;
 use crate::qp::context::RecvRequest;
 use crate::qp::transport::Transport;
@@ -73,10 +73,9 @@ impl QpCore {
             return true;
         }
         let outstanding = transport.conn.outstanding().0;
-        let (work, is_written) = match op {
-            Op::Send { solicited } => (ConnWork::Send { solicited }, false),
-            Op::Write(remote) => (ConnWork::Write(remote), false),
-            Op::Read(remote) => (ConnWork::Read(remote), true),
+        let is_written = match op {
+            Op::Send { .. } | Op::Write(_) => false,
+            Op::Read(_) => true,
             _ => return false,
         };
         let wraps = op.remote().is_some_and(|remote| remote.address.checked_add(segment.length).is_none());
@@ -85,7 +84,7 @@ impl QpCore {
             return false;
         };
         let token = Token { cookie, ep: self.context.ep.handle, work: op.work(), ..Token::default() };
-        let post = Post { work, length, fence: false };
+        let post = Post { work: Some(op), length, fence: false };
         !wraps
             && outstanding < self.config.max_requests
             && self.context.regions.allows_segment(self.context.pd, segment, is_written)

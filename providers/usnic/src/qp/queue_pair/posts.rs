@@ -3,9 +3,7 @@
 //! functions in `fast_path.rs`.
 
 use dapl::error::{Error, Resource, Result};
-use dapl::provider::{
-    ATOMIC_SIZE, Bind, BindWr, Op, Outstanding, QueuePair, ReceivedOp, Remote, Segment, SendWr, Status, Token,
-};
+use dapl::provider::{ATOMIC_SIZE, Bind, BindWr, Op, Outstanding, QueuePair, Remote, Segment, SendWr, Status, Token};
 use dapl::stats::watermark::HighWatermark;
 use dapl_software::memory::atomic::Atomic;
 use dapl_software::memory::scatter_gather::{self, Segments};
@@ -13,7 +11,7 @@ use parking_lot::MutexGuard;
 
 use super::{DIRECT_SEND_BELOW, Qp, QpCore, QpPhase, QpState};
 use crate::device;
-use crate::proto::conn::{Operation, Post, SendValue};
+use crate::proto::conn::{Post, is_extension};
 use crate::qp::context::{RecvRequest, WorkRequest};
 use crate::{Mr, Mw};
 
@@ -65,8 +63,7 @@ impl QueuePair for Qp {
     fn post_send(&self, wr: &SendWr<'_>) -> Result<()> {
         let state = self.0.lock_for_request()?;
         let (post, failure) = self.0.build_post(wr);
-        if post.work.is_extension()
-            && state.transport.as_ref().is_some_and(|transport| !transport.conn.has_extensions())
+        if is_extension(post.work) && state.transport.as_ref().is_some_and(|transport| !transport.conn.has_extensions())
         {
             return Err(Error::ModelNotSupported);
         }
@@ -79,7 +76,7 @@ impl QueuePair for Qp {
     fn post_bind(&self, mw: &Mw, bind: Option<Bind<'_, Mr>>, wr: &BindWr) -> Result<u32> {
         let state = self.0.lock_for_request()?;
         let (request, key) = WorkRequest::bind(&mw.0, bind, wr)?;
-        let post = Post { work: Operation::Bind, length: 0, fence: wr.fence };
+        let post = Post { work: None, length: 0, fence: wr.fence };
         self.0.submit(state, post, |own| *own = request, true);
         Ok(key)
     }
@@ -167,32 +164,13 @@ impl QpCore {
     #[inline(always)]
     fn build_post(&self, wr: &SendWr<'_>) -> (Post, Option<Status>) {
         let total = scatter_gather::total(wr.segments);
-        let work = match wr.op {
-            Op::Send { solicited } => Operation::Send { solicited },
-            Op::Write(remote) => Operation::Write(remote),
-            Op::Read(remote) => Operation::Read(remote),
-            Op::SendImmediate { data, solicited } => {
-                Operation::SendWith(SendValue { arrival: ReceivedOp::SendImmediate, value: data, solicited })
-            }
-            Op::SendInvalidate { key, solicited } => {
-                Operation::SendWith(SendValue { arrival: ReceivedOp::SendInvalidate, value: key, solicited })
-            }
-            Op::WriteImmediate { remote, data, solicited } => Operation::WriteImmediate { remote, data, solicited },
-            Op::FetchAdd { remote, add } => Operation::Atomic(remote, Atomic::FetchAdd(add)),
-            Op::CompareSwap { remote, compare, swap } => {
-                Operation::Atomic(remote, Atomic::CompareSwap { compare, swap })
-            }
-        };
-        let atomic = match work {
-            Operation::Atomic(remote, _) => check_atomic(remote, total),
-            _ => None,
-        };
-        let is_registered =
-            self.context.is_registered(wr.segments, matches!(wr.op, Op::Read(_)) || wr.op.work().is_atomic());
+        let is_atomic = wr.op.work().is_atomic();
+        let atomic = wr.op.remote().filter(|_| is_atomic).and_then(|remote| check_atomic(remote, total));
+        let is_registered = self.context.is_registered(wr.segments, matches!(wr.op, Op::Read(_)) || is_atomic);
         let wraps = wr.op.remote().is_some_and(|remote| remote.address.checked_add(total).is_none());
         match u32::try_from(total).ok().filter(|length| u64::from(*length) <= self.max_message) {
             Some(length) if !wraps && is_registered && atomic.is_none() => {
-                (Post { work, length, fence: wr.fence }, None)
+                (Post { work: Some(wr.op), length, fence: wr.fence }, None)
             }
             found => {
                 let status = match found {
@@ -201,7 +179,7 @@ impl QpCore {
                     Some(_) if !is_registered => Status::LocalProtection,
                     Some(_) => Status::RemoteAccess,
                 };
-                (Post { work: Operation::Bind, length: 0, fence: wr.fence }, Some(status))
+                (Post { work: None, length: 0, fence: wr.fence }, Some(status))
             }
         }
     }

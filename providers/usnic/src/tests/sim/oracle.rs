@@ -147,8 +147,9 @@ impl Oracle {
 
     /// Records a request that the consumer of `side` posts. Returns its operation, its length, and the data to store in
     /// it.
-    pub(super) fn post(&mut self, side: usize, item: &Item) -> (Operation, u32, RequestIndex) {
+    pub(super) fn post(&mut self, side: usize, item: &Item) -> (Option<Operation>, u32, RequestIndex) {
         let [here, there] = if side == 0 { [0, 1] } else { [1, 0] };
+        let Item { fence, solicited, .. } = *item;
         let mut length = match item.kind {
             OpKind::Bind => 0,
             OpKind::Atomic => ATOMIC_SIZE as u32,
@@ -164,34 +165,35 @@ impl Oracle {
         }
         let mut area = 0;
         let work = match kind {
-            OpKind::Send | OpKind::LongSend | OpKind::BadSource => Operation::Send { solicited: item.solicited },
-            OpKind::Bind => Operation::Bind,
-            OpKind::SendImmediate => self.with(ReceivedOp::SendImmediate, pattern, item),
-            OpKind::SendInvalidate => self.with(ReceivedOp::SendInvalidate, WINDOW_KEY, item),
+            OpKind::Send | OpKind::LongSend | OpKind::BadSource => Some(Operation::Send { solicited }),
+            OpKind::Bind => None,
+            OpKind::SendImmediate => Some(Operation::SendImmediate { data: pattern, solicited }),
+            OpKind::SendInvalidate => Some(Operation::SendInvalidate { key: WINDOW_KEY, solicited }),
             OpKind::WriteImmediate => {
                 area = self.sides[there].open(length, pattern);
                 let remote = remote(area as u32 + 1, address(area));
-                Operation::WriteImmediate { remote, data: pattern, solicited: item.solicited }
+                Some(Operation::WriteImmediate { remote, data: pattern, solicited })
             }
             OpKind::Atomic => {
                 area = self.sides[here].close(length, 0);
                 // All operands differ, so `execute` detects an operation that is executed twice, never or out of order.
                 let (add, word) = (u64::from(pattern) << 20 | index as u64, self.sides[there].word);
-                let swap = Atomic::CompareSwap { compare: word, swap: add };
-                let operation = if item.solicited { swap } else { Atomic::FetchAdd(add) };
-                self.sides[there].atomics.push((index, operation));
-                Operation::Atomic(remote(ATOMIC_KEY, ATOMIC_ADDRESS), operation)
+                let remote = remote(ATOMIC_KEY, ATOMIC_ADDRESS);
+                let swap = Operation::CompareSwap { remote, compare: word, swap: add };
+                let work = if solicited { swap } else { Operation::FetchAdd { remote, add } };
+                self.sides[there].atomics.extend(Atomic::of(work).map(|(operation, _)| (index, operation)));
+                Some(work)
             }
             OpKind::Write => {
                 area = self.sides[there].open(length, pattern);
-                Operation::Write(remote(area as u32 + 1, address(area)))
+                Some(Operation::Write(remote(area as u32 + 1, address(area))))
             }
-            OpKind::BadWrite => Operation::Write(remote(UNKNOWN_KEY, address(1))),
+            OpKind::BadWrite => Some(Operation::Write(remote(UNKNOWN_KEY, address(1)))),
             OpKind::Read => {
                 pattern %= LONGEST;
                 length = length.min(LONGEST - pattern);
                 area = self.sides[here].close(length, pattern);
-                Operation::Read(remote(SOURCE_KEY, BEGIN + u64::from(pattern)))
+                Some(Operation::Read(remote(SOURCE_KEY, BEGIN + u64::from(pattern))))
             }
             OpKind::ReadBack => {
                 let target = back.unwrap_or_default();
@@ -199,11 +201,11 @@ impl Oracle {
                 length = length.min(from.bytes.len() as u32);
                 pattern = from.pattern;
                 area = self.sides[here].close(length, pattern);
-                Operation::Read(remote(target as u32 + 1, address(target)))
+                Some(Operation::Read(remote(target as u32 + 1, address(target))))
             }
             OpKind::BadRead => {
                 area = self.sides[here].close(length, 0);
-                Operation::Read(remote(UNKNOWN_KEY, address(1)))
+                Some(Operation::Read(remote(UNKNOWN_KEY, address(1))))
             }
         };
         let side = &mut self.sides[here];
@@ -211,13 +213,8 @@ impl Oracle {
             side.sends.push(index);
         }
         let deferrals = self.dice.below(3) as u32;
-        let Item { fence, solicited, .. } = *item;
         side.entries.push(OracleRequest { kind, length, fence, solicited, pattern, area, deferrals, status: None });
         (work, length, RequestIndex { index })
-    }
-
-    fn with(&self, arrival: ReceivedOp, value: u32, item: &Item) -> Operation {
-        Operation::SendWith(SendValue { arrival, value, solicited: item.solicited })
     }
 
     /// Returns a part of a request's payload, or `None` if its memory is unreadable.

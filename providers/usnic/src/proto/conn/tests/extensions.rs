@@ -3,7 +3,6 @@
 //! operations that the peer refuses or does not support.
 
 use dapl::provider::{ConnectionEvent, ReceivedOp, Remote, Status};
-use dapl_software::memory::atomic::Atomic;
 
 use super::host::{BASE, KEY, READ_ONLY, WINDOW};
 use super::network::NetworkConditions;
@@ -20,7 +19,7 @@ fn remote(to: usize) -> Remote {
 }
 
 fn add(pair: &mut ConnPair, side: Endpoint, at: usize, to: usize) -> u64 {
-    pair.post(side, Operation::Atomic(remote(to), Atomic::FetchAdd(1)), at, 8, false)
+    pair.post(side, Operation::FetchAdd { remote: remote(to), add: 1 }, at, 8, false)
 }
 
 fn word(memory: &[u8], at: usize) -> u64 {
@@ -70,7 +69,7 @@ fn atomic_operation_sees_earlier_writes_and_returns_the_old_value() {
         pair.network = network;
         for n in 0..50u64 {
             pair.a.host.memory[..8].copy_from_slice(&n.to_ne_bytes());
-            let swap = |compare| Operation::Atomic(remote(WORD), Atomic::CompareSwap { compare, swap: 7777 });
+            let swap = |compare| Operation::CompareSwap { remote: remote(WORD), compare, swap: 7777 };
             pair.write(Endpoint::A, 0, 8, WORD);
             pair.post(Endpoint::A, swap(n), BACK, 8, false);
             pair.post(Endpoint::A, swap(n), BACK + 8, 8, true);
@@ -106,11 +105,10 @@ fn writes_with_immediate_data_keep_their_order_among_sends_under_loss() {
                     ReceivedOp::WriteImmediate,
                     Operation::WriteImmediate { remote: remote(at), data: value, solicited },
                 ),
-                1 => (length, ReceivedOp::SendImmediate, Operation::Send { solicited }),
+                1 => (length, ReceivedOp::SendImmediate, Operation::SendImmediate { data: value, solicited }),
                 _ => (length, ReceivedOp::Send, Operation::Send { solicited }),
             };
             let value = SendValue { arrival, value: if kind == 2 { 0 } else { value }, solicited };
-            let work = if kind == 1 { Operation::SendWith(value) } else { work };
             let into = if kind == 0 { 0 } else { at };
             if plan.config.shared {
                 pair.share(Endpoint::B, into, capacity)
@@ -156,7 +154,7 @@ fn send_with_invalidate_unbinds_before_its_receive_completes() {
         let value = SendValue { arrival: ReceivedOp::SendInvalidate, value: WINDOW, solicited: true };
         for n in 0..3 {
             pair.recv(Endpoint::B, 500_000, 5000);
-            pair.post(Endpoint::A, Operation::SendWith(value), n, 5000, false);
+            pair.post(Endpoint::A, Operation::SendInvalidate { key: WINDOW, solicited: true }, n, 5000, false);
         }
         pair.until("they arrive", |pair| pair.b.host.recvs.len() == 3);
         assert!(pair.b.host.recvs.iter().all(|done| (done.value, done.bytes) == (value, 5000)));
@@ -166,13 +164,13 @@ fn send_with_invalidate_unbinds_before_its_receive_completes() {
 
 #[test]
 fn refused_operations_end_the_connection_and_change_nothing() {
-    let swap = |key, address| Operation::Atomic(Remote { key, address }, Atomic::CompareSwap { compare: 0, swap: 1 });
-    let invalidate = SendValue { arrival: ReceivedOp::SendInvalidate, value: WINDOW + 1, solicited: false };
+    let swap = |key, address| Operation::CompareSwap { remote: Remote { key, address }, compare: 0, swap: 1 };
+    let invalidate = Operation::SendInvalidate { key: WINDOW + 1, solicited: false };
     let cases = [
         ("no right", swap(READ_ONLY, BASE), Status::RemoteAccess, Status::Flushed),
         ("outside", swap(KEY, BASE + (1 << 20)), Status::RemoteAccess, Status::Flushed),
         ("misaligned", swap(KEY, BASE + 4), Status::RemoteResponder, Status::Flushed),
-        ("no window", Operation::SendWith(invalidate), Status::RemoteAccess, Status::LocalProtection),
+        ("no window", invalidate, Status::RemoteAccess, Status::LocalProtection),
         (
             "no right to write",
             Operation::WriteImmediate { remote: Remote { key: READ_ONLY, address: BASE }, data: 1, solicited: false },

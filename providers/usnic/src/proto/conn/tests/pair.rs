@@ -139,12 +139,19 @@ impl ConnPair {
         if side == Endpoint::A { &mut self.a } else { &mut self.b }
     }
 
-    /// Posts a request with the local buffer at `at`. Returns its id.
-    pub(crate) fn post(&mut self, side: Endpoint, work: Operation, at: usize, length: usize, fence: bool) -> u64 {
+    /// Posts a request with the local buffer at `at`, or a bind if `work` is `None`. Returns its id.
+    pub(crate) fn post(
+        &mut self,
+        side: Endpoint,
+        work: impl Into<Option<Operation>>,
+        at: usize,
+        length: usize,
+        fence: bool,
+    ) -> u64 {
         self.next_id += 1;
         let (now, id) = (self.now, self.next_id);
         let end = self.end(side);
-        let post = Post { work, length: length as u32, fence };
+        let post = Post { work: work.into(), length: length as u32, fence };
         end.conn.post(now, post, |own| *own = Buffer { id, at, length }, &mut end.host);
         id
     }
@@ -161,7 +168,7 @@ impl ConnPair {
         let end = self.end(side);
         let before = end.conn.pending_work(now);
         if !end.conn.permits_short(length as u64) && !end.conn.permit_short(now, length as u32, u32::MAX) {
-            let post = Post { work: Operation::Send { solicited: false }, length: length as u32, fence: false };
+            let post = Post { work: Some(Operation::Send { solicited: false }), length: length as u32, fence: false };
             if !end.conn.post_behind(post, fill) {
                 return self.send(side, at, length);
             }

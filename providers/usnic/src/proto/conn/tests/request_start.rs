@@ -91,7 +91,7 @@ fn requests_wait_for_an_earlier_bind() {
     pair.pass(MILLIS);
     pair.a.host.put_off = 3;
     let first = pair.write(Endpoint::A, 0, 10, 0);
-    let bind = pair.post(Endpoint::A, Operation::Bind, 0, 0, false);
+    let bind = pair.post(Endpoint::A, None, 0, 0, false);
     let last = pair.write(Endpoint::A, 0, 10, 0);
     assert_eq!(leaving(&mut pair).len(), 1);
     assert_eq!(pair.a.host.bind_calls, 1);
@@ -100,11 +100,11 @@ fn requests_wait_for_an_earlier_bind() {
     assert_eq!(pair.a.host.bind_calls, 4);
     // A bind with a fence is executed after the reads.
     pair.read(Endpoint::A, 100, 5000, 0);
-    pair.post(Endpoint::A, Operation::Bind, 0, 0, true);
+    pair.post(Endpoint::A, None, 0, 0, true);
     assert_eq!((leaving(&mut pair).len(), pair.a.host.bind_calls), (1, 4));
     pair.until("all", |pair| pair.a.host.requests.len() == 5);
     pair.a.host.bind_status = Some(Status::BindFailed);
-    pair.post(Endpoint::A, Operation::Bind, 0, 0, false);
+    pair.post(Endpoint::A, None, 0, 0, false);
     pair.until("the end", |pair| !pair.a.events.is_empty());
     assert_eq!(pair.a.host.requests.last().map(|done| done.status), Some(Status::BindFailed));
 }
