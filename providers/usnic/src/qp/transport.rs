@@ -20,7 +20,7 @@ use crate::net::send::{SendBatch, SendOutcome};
 use crate::net::short_packet::ShortPacket;
 use crate::net::socket::Socket;
 use crate::proto::congestion::Algorithm;
-use crate::proto::conn::{AfterShortSend, Conn, ConnCallbacks, ConnConfig, OutgoingPacket, Payload, UnsentPacket};
+use crate::proto::conn::{AfterShortSend, Conn, ConnCallbacks, ConnConfig, OutgoingPacket, Payload};
 use crate::proto::path::{BASE, HEADERS_V4, HEADERS_V6};
 use crate::proto::schedule::PendingWork;
 use crate::proto::seal::Seal;
@@ -61,8 +61,8 @@ struct SendScratch {
     batch: SendBatch,
     guards: RegistrationGuards,
     /// For each packet of the batch, its payload's source, which identifies the request to fail if the source is
-    /// unreadable.
-    carried: Vec<UnsentPacket>,
+    /// unreadable, and whether the packet is a retransmission.
+    carried: Vec<(Payload, bool)>,
 }
 
 thread_local! {
@@ -216,7 +216,7 @@ impl Transport {
             scratch.batch.header_buffer().extend_from_slice(packet);
             scratch.batch.end_packet();
             // The payload was already copied, so no request can fail because of its memory.
-            scratch.carried.push(UnsentPacket { payload: Payload::None, resend: false });
+            scratch.carried.push((Payload::None, false));
             self.send(scratch, to, now, &mut context);
         });
     }
@@ -262,11 +262,11 @@ impl Transport {
             let to = outgoing.to.unwrap_or_else(|| self.conn.peer());
             if let Err(status) = self.append_payload(scratch, &outgoing, host.context()) {
                 scratch.batch.drop_packet();
-                self.conn.source_unreadable(&outgoing.unsent(), status, host);
+                self.conn.source_unreadable(outgoing.payload, outgoing.resend, status, host);
                 continue;
             }
             scratch.batch.end_packet();
-            scratch.carried.push(outgoing.unsent());
+            scratch.carried.push((outgoing.payload, outgoing.resend));
             // A packet to another address than the peer's ends the batch, because a batch has one destination. No
             // packet to the peer precedes it (`Conn::send_control`).
             if *batch_to.get_or_insert(to) != to || to != self.conn.peer() || is_enough(&self.conn) {
@@ -276,70 +276,51 @@ impl Transport {
         batch_to.unwrap_or_else(|| self.conn.peer())
     }
 
-    /// Appends the payload of a packet to its header. Fails if the memory of the payload is not accessible.
+    /// Appends the payload of a packet to its header. If the connection has a key, copies the payload and encrypts the
+    /// packet. Fails if the memory of the payload is not accessible.
     fn append_payload(
         &mut self,
         scratch: &mut SendScratch,
         outgoing: &OutgoingPacket,
         context: Option<&QpContext>,
     ) -> Result<(), Status> {
-        if self.seal.is_some() {
-            return self.append_sealed(scratch.batch.header_buffer(), outgoing, context);
-        }
         let SendScratch { batch, guards, .. } = scratch;
+        let is_sealed = self.seal.is_some();
+        let start = batch.header_buffer().len() - outgoing.header;
         // SAFETY: both callers below have added a reference on the registration of the memory to `guards`, which holds
         // it until the batch is sent. The kernel returns an error for unmapped memory.
         let add = |batch: &mut SendBatch, address: u64, length: u64| unsafe {
             batch.memory(address as *const u8, length as usize)
         };
         match (outgoing.payload, context) {
-            (Payload::None, _) => Ok(()),
-            (Payload::Request { slot, offset, length }, Some(context)) => {
-                let Some(request) = self.conn.request(slot) else { return Err(Status::LocalEp) };
-                request.segments.slice(offset.into(), length.into()).try_for_each(|segment| {
-                    guards.acquire(&context.regions, context.pd, &segment)?;
-                    add(batch, segment.address, segment.length);
-                    Ok(())
-                })
-            }
-            (Payload::Remote { key, address, length, .. }, Some(context)) => {
-                let segment = Segment { key, pad: 0, address, length: length.into() };
-                let address = guards.acquire_for_peer(&context.regions, context.peer_ids(), &segment)?;
-                add(batch, address, segment.length);
-                Ok(())
-            }
-            (Payload::Padding(length), _) => {
-                batch.padding(length as usize);
-                Ok(())
-            }
-            (Payload::Request { .. } | Payload::Remote { .. }, None) => Err(Status::LocalEp),
-        }
-    }
-
-    /// Copies the payload, and encrypts the packet.
-    #[cold]
-    fn append_sealed(
-        &mut self,
-        out: &mut Vec<u8>,
-        outgoing: &OutgoingPacket,
-        context: Option<&QpContext>,
-    ) -> Result<(), Status> {
-        let start = out.len() - outgoing.header;
-        match (outgoing.payload, context) {
             (Payload::None, _) => {}
             (Payload::Request { slot, offset, length }, Some(context)) => {
                 let Some(request) = self.conn.request(slot) else { return Err(Status::LocalEp) };
-                context.gather(&request.segments, offset.into(), length as usize, out)?;
+                if is_sealed {
+                    context.gather(&request.segments, offset.into(), length as usize, batch.header_buffer())?;
+                } else {
+                    request.segments.slice(offset.into(), length.into()).try_for_each(|segment| {
+                        guards.acquire(&context.regions, context.pd, &segment)?;
+                        add(batch, segment.address, segment.length);
+                        Ok(())
+                    })?;
+                }
             }
             (Payload::Remote { key, address, length, .. }, Some(context)) => {
-                context.append_readable(&Segment { key, pad: 0, address, length: length.into() }, out)?;
+                let segment = Segment { key, pad: 0, address, length: length.into() };
+                if is_sealed {
+                    context.append_readable(&segment, batch.header_buffer())?;
+                } else {
+                    let address = guards.acquire_for_peer(&context.regions, context.peer_ids(), &segment)?;
+                    add(batch, address, segment.length);
+                }
             }
-            (Payload::Padding(length), _) => out.resize(out.len() + length as usize, 0),
+            (Payload::Padding(length), _) => batch.padding(length as usize),
             (Payload::Request { .. } | Payload::Remote { .. }, None) => return Err(Status::LocalEp),
         }
         // Encryption fails only if the 64-bit packet counter is used up.
-        let is_sealed = self.seal.as_mut().is_none_or(|seal| seal.seal(out, start));
-        if is_sealed { Ok(()) } else { Err(Status::Transport) }
+        let is_sent = self.seal.as_mut().is_none_or(|seal| seal.seal(batch.header_buffer(), start));
+        if is_sent { Ok(()) } else { Err(Status::Transport) }
     }
 
     fn send(
@@ -353,8 +334,8 @@ impl Transport {
         if let Some(bytes) = too_large {
             self.conn.too_large(now, bytes.saturating_sub(1));
         }
-        if let Some(packet) = fault.and_then(|packet| scratch.carried.get(packet)) {
-            self.conn.source_unreadable(packet, Status::LocalProtection, host);
+        if let Some((payload, resend)) = fault.and_then(|packet| scratch.carried.get(packet)) {
+            self.conn.source_unreadable(*payload, *resend, Status::LocalProtection, host);
         }
         scratch.carried.clear();
         if overflows {

@@ -11,7 +11,7 @@ use zerocopy::IntoBytes;
 use super::Conn;
 use super::requests::PayloadOwner;
 use super::transmit::ControlPacket;
-use super::types::{ConnCallbacks, OutgoingPacket, Payload, PostedData, SendValue, SourceAddress, UnsentPacket};
+use super::types::{ConnCallbacks, OutgoingPacket, Payload, PostedData, SendValue, SourceAddress};
 use crate::proto::closing::{CloseTiming, Closing};
 use crate::proto::psn::Psn;
 use crate::proto::setup::packets::{self, Fin};
@@ -172,10 +172,12 @@ impl<D: PostedData> Conn<D> {
         self.ending.can_be_freed(self.now)
     }
 
-    /// Handles a packet that the driver could not send because the memory of its payload is unreadable.
+    /// Handles a packet that the driver could not send because the memory of its payload is unreadable. `resend` says
+    /// whether the packet is a retransmission.
     pub(crate) fn source_unreadable(
         &mut self,
-        packet: &UnsentPacket,
+        payload: Payload,
+        resend: bool,
         status: Status,
         host: &mut impl ConnCallbacks<D>,
     ) {
@@ -183,7 +185,7 @@ impl<D: PostedData> Conn<D> {
         if self.ending.is_closed() {
             return;
         }
-        match packet.payload {
+        match payload {
             Payload::Request { slot, .. } => {
                 self.requests.fail(slot, status);
                 self.complete_ended_requests(host);
@@ -192,7 +194,7 @@ impl<D: PostedData> Conn<D> {
                 // The peer may have received the packet, and only the ack may be lost. So this side requests an ack,
                 // and refuses the read only after a time limit.
                 let time_limit = self.flight.rtt.pto(0).saturating_mul(UNREADABLE_PTOS);
-                if packet.resend && self.peer_reads.unreadable_for(slot, self.now) < time_limit {
+                if resend && self.peer_reads.unreadable_for(slot, self.now) < time_limit {
                     self.queue_control(ControlPacket::AckRequest);
                     return;
                 }

@@ -28,7 +28,7 @@ pub(crate) use fast_path::AfterShortSend;
 pub(crate) use types::Operation;
 pub(crate) use types::{
     CompletionCallbacks, ConnCallbacks, ConnConfig, MemoryCallbacks, OutgoingPacket, Payload, Post, PostedData,
-    SendValue, SharedReceiveCallbacks, SourceAddress, UnsentPacket, is_extension,
+    SendValue, SharedReceiveCallbacks, SourceAddress, is_extension,
 };
 
 use std::collections::VecDeque;

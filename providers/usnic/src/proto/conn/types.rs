@@ -229,13 +229,6 @@ pub(crate) enum Payload {
     Padding(u32),
 }
 
-/// Description of a packet that could not be sent, for `Conn::source_unreadable`.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct UnsentPacket {
-    pub(crate) payload: Payload,
-    pub(crate) resend: bool,
-}
-
 /// A packet to be sent, whose header was appended to the caller's buffer.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct OutgoingPacket {
@@ -247,10 +240,4 @@ pub(crate) struct OutgoingPacket {
     pub(crate) resend: bool,
     /// Destination address, if it is not `Conn::peer`.
     pub(crate) to: Option<SourceAddress>,
-}
-
-impl OutgoingPacket {
-    pub(crate) fn unsent(&self) -> UnsentPacket {
-        UnsentPacket { payload: self.payload, resend: self.resend }
-    }
 }

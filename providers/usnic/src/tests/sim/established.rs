@@ -178,7 +178,7 @@ impl SimConnection {
         };
         let Some(payload) = payload else {
             drop(oracle);
-            self.conn.source_unreadable(&out.unsent(), Status::LocalProtection, &mut self.host);
+            self.conn.source_unreadable(out.payload, out.resend, Status::LocalProtection, &mut self.host);
             return None;
         };
         bytes.extend_from_slice(payload);

@@ -386,7 +386,7 @@ fn gather(end: &mut End, out: &OutgoingPacket, bytes: &mut Vec<u8>) -> bool {
         Payload::Request { slot, offset, length } => {
             let buffer = *end.conn.request(slot).expect("the slot belongs to an active request");
             if end.host.gone.contains(&buffer.id) {
-                end.conn.source_unreadable(&out.unsent(), Status::LocalProtection, &mut end.host);
+                end.conn.source_unreadable(out.payload, out.resend, Status::LocalProtection, &mut end.host);
                 return false;
             }
             bytes.extend_from_slice(&end.host.memory[buffer.at + offset as usize..][..length as usize]);
@@ -396,7 +396,7 @@ fn gather(end: &mut End, out: &OutgoingPacket, bytes: &mut Vec<u8>) -> bool {
             match range.filter(|_| (key == KEY || key == READ_ONLY) && !end.host.unreadable) {
                 Some(range) => bytes.extend_from_slice(&end.host.memory[range]),
                 None => {
-                    end.conn.source_unreadable(&out.unsent(), Status::RemoteAccess, &mut end.host);
+                    end.conn.source_unreadable(out.payload, out.resend, Status::RemoteAccess, &mut end.host);
                     return false;
                 }
             }
