@@ -174,27 +174,20 @@ impl<D: PostedData> Conn<D> {
             self.flight.replace_data(psn, sent);
         }
         if !is_refragmented {
-            return self.write_data(out, psn, &sent, flags, resend, host);
+            let kind = if self.is_whole(&sent) { Kind::Fragment } else { Kind::Chunk };
+            let packet = self.write_data(out, kind, psn, &sent, flags, host);
+            return OutgoingPacket { command: sent.command && !resend, resend, ..packet };
         }
         self.counters.refragmented += 1;
-        let mut sending_pieces = SendingPieces::new(psn, sent, piece, resend);
-        let packet = self.write_piece(out, &mut sending_pieces, host);
-        self.sending_pieces =
-            Some(sending_pieces).filter(|sending_pieces| sending_pieces.sent_bytes < sending_pieces.sent.length);
-        packet
+        self.write_piece(out, SendingPieces::new(psn, sent, piece, resend), host)
     }
 
     /// Returns the next piece of the packet that is being sent in pieces. Returns `None` if there is no such packet, if
     /// it is no longer in flight (acked, or declared lost), or if its payload can no longer be sent.
     fn send_next_piece(&mut self, out: &mut Vec<u8>, host: &impl ConnCallbacks<D>) -> Option<OutgoingPacket> {
-        let mut sending_pieces = self.sending_pieces.take()?;
-        if self.flight.state(sending_pieces.psn) != PsnState::InFlight || self.has_no_payload(&sending_pieces.sent) {
-            return None;
-        }
-        let packet = self.write_piece(out, &mut sending_pieces, host);
-        self.sending_pieces =
-            Some(sending_pieces).filter(|sending_pieces| sending_pieces.sent_bytes < sending_pieces.sent.length);
-        Some(packet)
+        let pieces = self.sending_pieces.take()?;
+        let has_ended = self.flight.state(pieces.psn) != PsnState::InFlight || self.has_no_payload(&pieces.sent);
+        (!has_ended).then(|| self.write_piece(out, pieces, host))
     }
 
     /// Whether the payload of a packet can no longer be sent: its request has ended, or its memory is unreadable.

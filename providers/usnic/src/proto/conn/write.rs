@@ -123,64 +123,49 @@ impl<D: PostedData> Conn<D> {
         (header + self.extension_length(sent) + sent.length as usize + self.send_path.extra) as u64
     }
 
+    /// Encodes the headers of a fragment, chunk or piece, up to the payload offset.
     pub(super) fn write_data(
         &mut self,
         out: &mut Vec<u8>,
+        kind: Kind,
         psn: Psn,
         sent: &SentPayload,
         mut flags: u16,
-        resend: bool,
         host: &impl ConnCallbacks<D>,
     ) -> OutgoingPacket {
-        let is_whole = self.is_whole(sent);
         let (message, payload) = self.message(sent);
-        let kind = if is_whole { Kind::Fragment } else { Kind::Chunk };
-        if is_whole || sent.offset + sent.length == message.length.get() {
+        if kind == Kind::Fragment || sent.offset + sent.length == message.length.get() {
             flags |= FLAG_LAST;
         }
         let start = out.len();
-        self.write_carried(out, kind, flags, psn, host);
+        out.extend_from_slice(self.head(kind, flags).as_bytes());
+        out.extend_from_slice(self.data_fields(psn, host).as_bytes());
         out.extend_from_slice(message.as_bytes());
-        self.write_extension(out, sent);
-        if !is_whole {
-            out.extend_from_slice(PayloadOffset::new(sent.offset).as_bytes());
-        }
-        OutgoingPacket { payload, command: sent.command && !resend, resend, ..outgoing(out.len() - start) }
-    }
-
-    /// Encodes the next piece of a packet. The last piece requests an ack.
-    pub(super) fn write_piece(
-        &mut self,
-        out: &mut Vec<u8>,
-        sending_pieces: &mut SendingPieces,
-        host: &impl ConnCallbacks<D>,
-    ) -> OutgoingPacket {
-        let SendingPieces { psn, sent, resend, .. } = *sending_pieces;
-        let (piece, is_last) = sending_pieces.next();
-        let (message, payload) = self.message(&piece);
-        let ends_message = is_last && sent.offset + sent.length == message.length.get();
-        let flags = if is_last { FLAG_ACK_NOW } else { 0 } | if ends_message { FLAG_LAST } else { 0 };
-        let start = out.len();
-        self.write_carried(out, Kind::Piece, flags, psn, host);
-        out.extend_from_slice(message.as_bytes());
-        self.write_extension(out, &piece);
-        out.extend_from_slice(PayloadOffset::new(piece.offset).as_bytes());
-        let end = sent.offset + sent.length;
-        out.extend_from_slice(Extent { start: sent.offset.into(), end: end.into() }.as_bytes());
-        OutgoingPacket { payload, command: false, resend, ..outgoing(out.len() - start) }
-    }
-
-    fn write_extension(&self, out: &mut Vec<u8>, sent: &SentPayload) {
         if self.extension_length(sent) > 0 {
             let (bytes, length) = self.extension(sent);
             out.extend_from_slice(&bytes[..length]);
         }
+        if kind != Kind::Fragment {
+            out.extend_from_slice(PayloadOffset::new(sent.offset).as_bytes());
+        }
+        OutgoingPacket { payload, ..outgoing(out.len() - start) }
     }
 
-    /// Encodes the header, PSN and ack fields of a data packet.
-    fn write_carried(&mut self, out: &mut Vec<u8>, kind: Kind, flags: u16, psn: Psn, host: &impl ConnCallbacks<D>) {
-        out.extend_from_slice(self.head(kind, flags).as_bytes());
-        out.extend_from_slice(self.data_fields(psn, host).as_bytes());
+    /// Encodes the next piece of a packet. The last piece requests an ack. Stores `pieces` if there are further pieces.
+    pub(super) fn write_piece(
+        &mut self,
+        out: &mut Vec<u8>,
+        mut pieces: SendingPieces,
+        host: &impl ConnCallbacks<D>,
+    ) -> OutgoingPacket {
+        let SendingPieces { psn, sent, resend, .. } = pieces;
+        let (piece, is_last) = pieces.next();
+        let (start, flags) = (out.len(), if is_last { FLAG_ACK_NOW } else { 0 });
+        let packet = self.write_data(out, Kind::Piece, psn, &piece, flags, host);
+        let end = sent.offset + sent.length;
+        out.extend_from_slice(Extent { start: sent.offset.into(), end: end.into() }.as_bytes());
+        self.sending_pieces = (!is_last).then_some(pieces);
+        OutgoingPacket { header: out.len() - start, command: false, resend, ..packet }
     }
 
     /// Builds the ack fields of a packet: received packets and credits. If this ack reports a send that was not
