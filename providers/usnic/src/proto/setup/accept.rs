@@ -149,9 +149,18 @@ impl Acceptor {
         }
         match offered {
             Ok((offer, private)) => {
-                let attempt =
-                    PassiveAttempt::new(now, AttemptKey { from, to }, request_head.qual(), offer, private, is_verified);
-                self.begin(attempt, packet.len(), random, out)
+                let attempt = PassiveAttempt {
+                    key: AttemptKey { from, to },
+                    qual: request_head.qual(),
+                    offer,
+                    private: private.to_vec(),
+                    phase: AcceptPhase::Pending,
+                    is_verified,
+                    received: packet.len() as u64,
+                    sent: 0,
+                    due: now.saturating_add(setup.config.patience),
+                };
+                self.begin(attempt, random, out)
             }
             Err(reason) => {
                 packets::put_reject(&setup.guard, to, reason, &[], random, out);
@@ -178,18 +187,10 @@ impl Acceptor {
 
     /// Creates an entry, and appends the Pending reply. The client then repeats its request to the source of this
     /// reply, so the attempt continues even if the listener closes the well-known port.
-    fn begin(
-        &mut self,
-        mut attempt: PassiveAttempt,
-        length: usize,
-        random: &mut dyn Random,
-        out: &mut Vec<u8>,
-    ) -> PacketResult {
+    fn begin(&mut self, mut attempt: PassiveAttempt, random: &mut dyn Random, out: &mut Vec<u8>) -> PacketResult {
         self.next += 1;
         let id = RequestId(self.next);
-        attempt.received = length as u64;
         attempt.append_pending(&self.setup, random, out);
-        attempt.due = attempt.due.saturating_add(self.setup.config.patience);
         self.half_open.add(attempt.key.from, attempt.is_verified);
         self.by_key.insert(attempt.key, id);
         self.due.insert((attempt.due, id));

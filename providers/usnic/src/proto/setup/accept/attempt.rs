@@ -59,18 +59,6 @@ pub(super) struct PassiveAttempt {
 }
 
 impl PassiveAttempt {
-    pub(super) fn new(
-        now: Nanos,
-        key: AttemptKey,
-        qual: u64,
-        offer: Offer,
-        private: &[u8],
-        is_verified: bool,
-    ) -> PassiveAttempt {
-        let (private, phase) = (private.to_vec(), AcceptPhase::Pending);
-        PassiveAttempt { key, qual, offer, private, phase, is_verified, received: 0, sent: 0, due: now }
-    }
-
     pub(super) fn has_ended(&self) -> bool {
         matches!(self.phase, AcceptPhase::Ended { .. })
     }
