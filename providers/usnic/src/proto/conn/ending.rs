@@ -265,7 +265,7 @@ impl<D: PostedData> Conn<D> {
             }
             self.complete_first(status, host);
         }
-        self.reset_after_failure(host);
+        self.reset(ConnectionEvent::Broken, host);
     }
 
     /// Returns the slot of the active request to which the packet with this PSN belongs. A packet that is refused on
@@ -288,21 +288,14 @@ impl<D: PostedData> Conn<D> {
     pub(super) fn end_after_invalid_packet(&mut self, status: Status, host: &mut impl ConnCallbacks<D>) {
         let is_idle = self.requests.queue.is_empty();
         self.complete_first(status, host);
-        self.close(Some(if is_idle { ConnectionEvent::Disconnected } else { ConnectionEvent::Broken }), host);
-        self.start_reset();
+        self.reset(if is_idle { ConnectionEvent::Disconnected } else { ConnectionEvent::Broken }, host);
     }
 
-    /// Ends the connection because the peer does not respond. Flushes all work.
+    /// Ends the connection with a Reset: after the failure of a local request (event `Broken`), or because the peer does
+    /// not respond (`Disconnected`). Flushes all work.
     #[cold]
-    pub(super) fn peer_timed_out(&mut self, host: &mut impl ConnCallbacks<D>) {
-        self.close(Some(ConnectionEvent::Disconnected), host);
-        self.start_reset();
-    }
-
-    /// Ends the connection because a local request has failed.
-    #[cold]
-    pub(super) fn reset_after_failure(&mut self, host: &mut impl ConnCallbacks<D>) {
-        self.close(Some(ConnectionEvent::Broken), host);
+    pub(super) fn reset(&mut self, event: ConnectionEvent, host: &mut impl ConnCallbacks<D>) {
+        self.close(Some(event), host);
         self.start_reset();
     }
 

@@ -33,7 +33,7 @@ pub(crate) use types::{
 
 use std::collections::VecDeque;
 
-use dapl::provider::Status;
+use dapl::provider::{ConnectionEvent, Status};
 use zerocopy::FromBytes;
 
 use crate::proto::acks::AckClock;
@@ -353,7 +353,7 @@ impl<D: PostedData> Conn<D> {
                 Ok(bytes) => host.request_done(driver_data, Status::Success, bytes),
                 Err(status) => {
                     host.request_done(driver_data, status, 0);
-                    return self.reset_after_failure(host);
+                    return self.reset(ConnectionEvent::Broken, host);
                 }
             }
         }

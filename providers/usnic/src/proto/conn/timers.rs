@@ -1,7 +1,7 @@
 //! The timers of a connection: their earliest deadline, and the reaction to expired timers. Also reports the pending
 //! work of the connection.
 
-use dapl::provider::Status;
+use dapl::provider::{ConnectionEvent, Status};
 
 use super::Conn;
 use super::requests::BlockedReason;
@@ -122,7 +122,7 @@ impl<D: PostedData> Conn<D> {
                     self.send_path.path.timed_out(now, self.size(&sent) as usize);
                 }
             }
-            ExpiredTimer::GiveUp => return self.peer_timed_out(host),
+            ExpiredTimer::GiveUp => return self.reset(ConnectionEvent::Disconnected, host),
         }
         self.send_path.path.on_time(now);
         self.send_path.measure();
@@ -139,7 +139,7 @@ impl<D: PostedData> Conn<D> {
         }
         if self.peer_state.on_time(now) {
             self.counters.timeouts += 1;
-            self.peer_timed_out(host);
+            self.reset(ConnectionEvent::Disconnected, host);
         }
     }
 }
