@@ -70,13 +70,6 @@ impl StandbySleep {
     }
 }
 
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-struct SleepPlan {
-    until: Nanos,
-    /// Whether an arriving datagram ends the sleep.
-    watches_socket: bool,
-}
-
 impl Engine {
     pub(crate) fn new(device: Arc<Device>, progress: Arc<EngineProgress>, cm: Arc<Cm>) -> Self {
         Engine { device, progress, cm, standby: None, watches_until: 0, worked_at: 0, has_requests: true, stop: false }
@@ -93,8 +86,7 @@ impl Engine {
             if worked {
                 self.worked_at = now;
             }
-            let sleep = self.plan_sleep(now);
-            self.sleep(sleep);
+            self.sleep(self.next_wake_up(now));
         }
     }
 
@@ -143,20 +135,20 @@ impl Engine {
         worked
     }
 
-    /// Decides how long the engine sleeps, and whether an arriving datagram ends the sleep.
-    fn plan_sleep(&self, now: Nanos) -> SleepPlan {
+    /// Returns the time until which the engine sleeps.
+    fn next_wake_up(&self, now: Nanos) -> Nanos {
         let cm = self.cm.deadline();
         if let Some(StandbySleep { until, .. }) = self.standby {
-            return SleepPlan { until: cm.map_or(until, |due| due.min(until)), watches_socket: false };
+            return cm.map_or(until, |due| due.min(until));
         }
         let next = self.progress.next();
         let active = (now < self.worked_at + ACTIVE.1).then_some(now + ACTIVE.0);
-        let until = [cm, next, active].into_iter().flatten().min();
-        SleepPlan { until: until.unwrap_or(Nanos::MAX), watches_socket: true }
+        [cm, next, active].into_iter().flatten().min().unwrap_or(Nanos::MAX)
     }
 
-    fn sleep(&mut self, SleepPlan { until, watches_socket }: SleepPlan) {
-        let device = &self.device;
+    /// Sleeps until `until`, or until there is work. In standby, an arriving datagram does not end the sleep.
+    fn sleep(&mut self, until: Nanos) {
+        let (device, watches_socket) = (&self.device, self.standby.is_none());
         // The sleep is published before the last check for work. So a thread that adds work after this check sees that
         // the engine sleeps, and queues a job.
         device.polling.set_sleeping(until, watches_socket);
