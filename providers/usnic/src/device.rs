@@ -23,7 +23,7 @@ use crate::net::socket::{Socket, SocketConfig};
 use crate::proto::schedule::PendingWork;
 use crate::proto::{Nanos, SECONDS};
 use crate::qp::connection_table::ConnectionTable;
-use crate::qp::handler::{ConnectionHandler, NextService};
+use crate::qp::handler::{ConnectionHandler, NextService, PathProperties};
 use crate::settings::UsnicSettings;
 
 /// Maximum number of connection numbers of an IA: connections, attempts and closing connections together.
@@ -55,15 +55,6 @@ pub(crate) struct Device {
     unmatched: AtomicU64,
     /// Number of standby sleeps of the engine that have delayed received packets.
     late: AtomicU64,
-}
-
-/// Properties of the path to a peer.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct PeerPath {
-    /// Upper limit of the path MTU search: datagram payload in bytes.
-    pub(crate) ceiling: usize,
-    /// Whether the peer is on this host.
-    pub(crate) is_local: bool,
 }
 
 /// Returns the time of the monotonic clock in nanoseconds.
@@ -110,11 +101,11 @@ impl Device {
 
     /// Returns the properties of the path to `peer`. Traffic to any address of this host goes through the loopback
     /// interface.
-    pub(crate) fn path_to(&self, peer: SocketAddr) -> PeerPath {
+    pub(crate) fn path_to(&self, peer: SocketAddr) -> PathProperties {
         let Interface { address, mtu, is_loopback, .. } = self.interface;
         let local_mtu = if is_loopback { Some(mtu) } else { address::local_mtu(address, peer) };
         let payload = self.interface.payload_of(local_mtu.unwrap_or(mtu));
-        PeerPath { ceiling: payload.min(self.settings.mtu_ceiling), is_local: local_mtu.is_some() }
+        PathProperties { ceiling: payload.min(self.settings.mtu_ceiling), is_local: local_mtu.is_some() }
     }
 
     /// Schedules work that a connection has got outside a pass, for example by a post. Acquires no lock of a queue

@@ -263,15 +263,13 @@ impl Cm {
             established;
         let Some(entry) = device.table.lookup(number) else { return };
         let is_active = agreed.terms.active;
-        let path = device.path_to(agreed.terms.peer);
         let params = ConnectionParams {
             number,
             conn,
+            path: device.path_to(agreed.terms.peer),
             agreed,
             next_service: entry.next_service.clone(),
             socket: device.socket.clone(),
-            ceiling: path.ceiling,
-            is_loopback: path.is_local,
         };
         let mut pending_work = handler.open(device::now(), params);
         if is_active && pending_work.is_some() {

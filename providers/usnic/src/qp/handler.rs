@@ -63,10 +63,16 @@ pub(crate) struct ConnectionParams {
     /// For [`Device::schedule`](crate::device::Device::schedule).
     pub(crate) next_service: Arc<NextService>,
     pub(crate) socket: Arc<Socket>,
+    pub(crate) path: PathProperties,
+}
+
+/// Properties of the path to a peer.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct PathProperties {
     /// Upper limit of the path MTU search: datagram payload in bytes.
     pub(crate) ceiling: usize,
     /// Whether the peer is on this host.
-    pub(crate) is_loopback: bool,
+    pub(crate) is_local: bool,
 }
 
 /// The time at which a pass will next call the handler of a connection, 0 for the next pass, or `Nanos::MAX` if no call

@@ -74,8 +74,8 @@ impl Transport {
         let terms = params.agreed.terms;
         let headers = if terms.peer.is_ipv4() { HEADERS_V4 } else { HEADERS_V6 };
         // Packets to this host cross no network, so there is no path to probe or model.
-        let (mtu_start, congestion) = match params.is_loopback {
-            true => (params.ceiling, Algorithm::Local),
+        let (mtu_start, congestion) = match params.path.is_local {
+            true => (params.path.ceiling, Algorithm::Local),
             false => (BASE - headers, config.congestion),
         };
         let config = ConnConfig { mtu_start, congestion, ip_headers: headers, ..config.clone() };

@@ -23,7 +23,7 @@ use parking_lot::{Condvar, Mutex};
 use crate::device;
 use crate::proto::psn::Psn;
 use crate::proto::setup::{ConnectionTerms, HandshakeResult};
-use crate::qp::handler::{ConnectionHandler, ConnectionParams};
+use crate::qp::handler::{ConnectionHandler, ConnectionParams, PathProperties};
 use crate::{ConnectionRequest, Cq, Mr, Qp, Usnic};
 
 /// Time limit for an expected event.
@@ -258,8 +258,7 @@ fn agreed(
         agreed: HandshakeResult { terms, seal: None },
         next_service,
         socket: device.socket.clone(),
-        ceiling: device.ceiling(),
-        is_loopback: true,
+        path: PathProperties { ceiling: device.ceiling(), is_local: true },
     }
 }
 
