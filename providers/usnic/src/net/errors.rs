@@ -55,12 +55,10 @@ pub(crate) fn read(socket: &Socket, mut each: impl FnMut(DeliveryError)) {
     socket.set_has_errors(true);
 }
 
-/// Buffer for the error record and the address of the ICMP sender.
-type ErrorControl = [u64; 16];
-
 fn next(socket: &Socket) -> io::Result<Option<DeliveryError>> {
     let mut raw = RawSockAddr::EMPTY;
-    let mut control: ErrorControl = [0; 16];
+    // For the error record and the address of the ICMP sender.
+    let mut control = [0u64; 16];
     let mut quote = vec![0; QUOTE];
     let mut piece = libc::iovec { iov_base: quote.as_mut_ptr().cast(), iov_len: quote.len() };
     // SAFETY: all fields of `msghdr` are integers or nullable pointers, so all-zero bytes are valid.

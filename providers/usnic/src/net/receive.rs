@@ -138,9 +138,13 @@ impl ReceiveBatch {
             messages[at].write(libc::mmsghdr { msg_hdr: self.header(at, &mut parts[at]), msg_len: 0 });
         }
         let first = messages.as_mut_ptr().cast::<libc::mmsghdr>();
+        let (fd, requested_count) = (socket.as_fd().as_raw_fd(), requested as libc::c_uint);
+        let no_time_out = std::ptr::null_mut::<libc::timespec>();
         // SAFETY: `first` points to `requested` initialized records. Each points to buffers of `self` and of this stack
-        // frame, with their lengths. No two records share a buffer.
-        let count = unsafe { receive_messages(socket.as_fd().as_raw_fd(), first, requested) };
+        // frame, with their lengths. No two records share a buffer. The C library's `recvmmsg` is not called, because
+        // it is a cancellation point. This thread holds locks, so it must not be cancelled.
+        let count =
+            unsafe { libc::syscall(libc::SYS_recvmmsg, fd, first, requested_count, libc::MSG_DONTWAIT, no_time_out) };
         let Ok(count) = usize::try_from(count) else { return nothing_or_error() };
         let count = count.min(requested);
         for (at, message) in messages[..count].iter().enumerate() {
@@ -175,20 +179,6 @@ impl ReceiveBatch {
             Some((from, PacketRun::new(&mut buffer[..length], segment)))
         })
     }
-}
-
-/// Calls `recvmmsg`. Returns the number of messages, or -1 with the error in `errno`.
-///
-/// Makes the system call directly, because the C library's function is a cancellation point. This thread holds locks,
-/// so it must not be cancelled.
-///
-/// # Safety
-/// `first` points to `requested` initialized records, each of which points to valid buffers with their lengths.
-unsafe fn receive_messages(fd: libc::c_int, first: *mut libc::mmsghdr, requested: usize) -> libc::c_long {
-    const FLAGS: libc::c_int = libc::MSG_DONTWAIT;
-    let no_time_out = std::ptr::null_mut::<libc::timespec>();
-    // SAFETY: the contract of this function is that of the system call.
-    unsafe { libc::syscall(libc::SYS_recvmmsg, fd, first, requested as libc::c_uint, FLAGS, no_time_out) }
 }
 
 /// Returns the result of a failed call: `Ok(0)` if no datagram is queued or a signal has interrupted the call, else the

@@ -147,7 +147,11 @@ impl<D: PostedData> Conn<D> {
             acks,
             deferred: None,
             peer_state: PeerPath::new(&terms, now, config.keepalive, config.give_up),
-            confirming: terms.active.then(|| first_confirmation(config, now)),
+            // The first ack confirms the connection, but is not retransmitted.
+            confirming: terms.active.then(|| {
+                let (first, until) = (now.saturating_add(config.first_timeout), now.saturating_add(config.give_up));
+                Confirming::new(first, config.first_timeout, MAX_TIMEOUT, until)
+            }),
             ending: Ending::default(),
             config: config.clone(),
             terms,
@@ -359,10 +363,4 @@ impl<D: PostedData> Conn<D> {
         }
         self.check_drained();
     }
-}
-
-/// Plans the retransmissions of the confirmation. The first ack confirms the connection, but is not retransmitted.
-fn first_confirmation(config: &ConnConfig, now: Nanos) -> Confirming {
-    let first = config.first_timeout;
-    Confirming::new(now.saturating_add(first), first, MAX_TIMEOUT, now.saturating_add(config.give_up))
 }

@@ -89,11 +89,8 @@ impl SendPath {
     /// Whether `bytes` may be sent while `in_flight` bytes are in flight. If no bytes are in flight, only the pacer can
     /// delay the packet. Records whether the congestion window limits sending.
     pub(super) fn may_send(&mut self, now: Nanos, bytes: u64, in_flight: u64) -> bool {
-        if in_flight > 0 && in_flight + bytes > self.window() {
-            self.is_cwnd_limited |= in_flight + bytes > self.congestion.cwnd();
-            return false;
-        }
-        self.pacer.may_send(now, bytes).is_ok()
+        self.is_cwnd_limited |= in_flight > 0 && in_flight + bytes > self.congestion.cwnd();
+        self.may_send_at(now, bytes, in_flight) == Some(0)
     }
 
     /// Returns the time at which `bytes` may be sent, or 0 if now. Returns `None` if the window has no space before an

@@ -53,7 +53,7 @@ impl Bbr {
         let state = self.state;
         match state {
             BbrState::ProbeBwDown if self.is_time_to_probe_bw(sample.now) => self.start_probe_bw_refill(),
-            BbrState::ProbeBwDown if self.is_time_to_cruise(sample) => self.start_probe_bw_cruise(),
+            BbrState::ProbeBwDown if self.is_time_to_cruise(sample) => self.state = BbrState::ProbeBwCruise,
             BbrState::ProbeBwCruise if self.is_time_to_probe_bw(sample.now) => self.start_probe_bw_refill(),
             BbrState::ProbeBwRefill if self.round.is_start => {
                 self.cycle.is_bw_probe_sample = true;
@@ -77,10 +77,6 @@ impl Bbr {
         self.cycle.ack_phase = AckPhase::ProbeStopping;
         self.round.start(self.delivered);
         self.state = BbrState::ProbeBwDown;
-    }
-
-    pub(super) fn start_probe_bw_cruise(&mut self) {
-        self.state = BbrState::ProbeBwCruise;
     }
 
     pub(super) fn start_probe_bw_refill(&mut self) {

@@ -92,7 +92,7 @@ impl Bbr {
         self.short_term = ShortTerm::default();
         if self.full_pipe.is_reached {
             self.start_probe_bw_down(now);
-            self.start_probe_bw_cruise();
+            self.state = BbrState::ProbeBwCruise;
         } else {
             self.state = BbrState::Startup;
         }
