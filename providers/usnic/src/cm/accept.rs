@@ -7,28 +7,23 @@ use std::sync::Arc;
 use dapl::provider::{ConnectionEvent, RequestInfo};
 use dapl::runtime::handle::ObjectId;
 
-use super::action::{CmAction, EstablishedConnection, LocalConnection, QpCaps, offer, send};
+use super::action::{AgreedConnection, CmAction, LocalConnection, QpCaps, offer, send};
 use super::secrets::OsRandom;
 use super::unreadable::UnreadableRequests;
 use crate::device::{self, Device};
 use crate::net::errors::DeliveryError;
 use crate::net::send::SendBatch;
 use crate::proto::Nanos;
+use crate::proto::setup::Setup;
 use crate::proto::setup::accept::{Acceptor, ExpiredAttempt, PacketResult, RequestId};
 use crate::proto::setup::packets::RejectReason;
-use crate::proto::setup::{HandshakeResult, Setup};
 use crate::proto::wire;
-
-/// An accept that the peer has not confirmed yet.
-struct PendingAccept {
-    local: LocalConnection,
-    agreed: HandshakeResult,
-}
 
 /// Requests of peers, and unconfirmed accepts.
 pub(super) struct PassiveSide {
     acceptor: Acceptor,
-    accepted: HashMap<RequestId, PendingAccept>,
+    /// Accepts that the peer has not confirmed yet.
+    accepted: HashMap<RequestId, AgreedConnection>,
     unreadable: UnreadableRequests,
     /// Reused by all calls to avoid allocations.
     batch: SendBatch,
@@ -96,8 +91,8 @@ impl PassiveSide {
     /// Removes a failed accept: the peer has withdrawn its request, does not know the accept, has closed its port, or
     /// has not confirmed the accept in time. Returns `None` if the consumer had not accepted the request.
     fn failed(&mut self, id: RequestId) -> Option<CmAction> {
-        let PendingAccept { local, .. } = self.accepted.remove(&id)?;
-        Some(CmAction::End(local, ConnectionEvent::AcceptFailed, Vec::new()))
+        let accept = self.accepted.remove(&id)?;
+        Some(CmAction::End(accept.local, ConnectionEvent::AcceptFailed, Vec::new()))
     }
 
     /// Handles an ICMP "port unreachable" message. An accept ends when such messages have quoted two of its
@@ -123,9 +118,7 @@ impl PassiveSide {
         }
         // A Fin or Reset may overtake the confirmation. It also proves that the connection is established at the peer.
         let id = self.acceptor.confirmed(now, number, head.token.get())?;
-        let PendingAccept { local, agreed } = self.accepted.remove(&id)?;
-        let established = EstablishedConnection { local, agreed, private_data: Vec::new() };
-        Some(CmAction::Establish(established, vec![(from, packet)]))
+        Some(CmAction::Establish(self.accepted.remove(&id)?, vec![(from, packet)]))
     }
 
     /// Sends the packets that are due. If an accept has failed, stops and returns the action for it. The caller repeats
@@ -158,7 +151,7 @@ impl PassiveSide {
         let own_offer = offer(device, local.number, caps, from);
         let agreed = self.acceptor.accept(device::now(), id, &own_offer, private_data, &mut OsRandom);
         let Some(agreed) = agreed else { return false };
-        self.accepted.insert(id, PendingAccept { local, agreed });
+        self.accepted.insert(id, AgreedConnection { local, agreed, private_data: Vec::new() });
         true
     }
 

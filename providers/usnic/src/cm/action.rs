@@ -38,13 +38,13 @@ pub(super) enum CmAction {
     /// Reports a request to its listener.
     Request(ObjectId, RequestId, RequestInfo),
     /// Opens a connection, then handles the packets that arrived for it before it was open.
-    Establish(EstablishedConnection, Vec<(SocketAddr, Vec<u8>)>),
+    Establish(AgreedConnection, Vec<(SocketAddr, Vec<u8>)>),
     /// Ends the attempt, and reports an event. The private data are those of a rejection.
     End(LocalConnection, ConnectionEvent, Vec<u8>),
 }
 
-/// A connection whose handshake is complete, but which was not reported to dapl yet.
-pub(super) struct EstablishedConnection {
+/// A connection that both sides have accepted, but which was not reported to dapl yet.
+pub(super) struct AgreedConnection {
     pub(super) local: LocalConnection,
     pub(super) agreed: HandshakeResult,
     /// Private data of the accept. Empty on the passive side.

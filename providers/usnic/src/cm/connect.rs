@@ -10,7 +10,7 @@ use std::net::{IpAddr, SocketAddr};
 use dapl::error::{AddressProblem, Error, Result};
 use dapl::provider::ConnectionEvent;
 
-use super::action::{CmAction, EstablishedConnection, LocalConnection, send};
+use super::action::{AgreedConnection, CmAction, LocalConnection, send};
 use super::secrets::OsRandom;
 use crate::device::Device;
 use crate::net::address;
@@ -138,7 +138,7 @@ impl ActiveSide {
         let server = connector.server;
         match outcome {
             ConnectOutcome::Established { agreed, private_data } => {
-                let established = EstablishedConnection { local, agreed, private_data };
+                let established = AgreedConnection { local, agreed, private_data };
                 Some(CmAction::Establish(established, Vec::new()))
             }
             ConnectOutcome::Ended(event, private_data, reason) => {

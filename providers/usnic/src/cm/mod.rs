@@ -29,7 +29,7 @@ pub use self::request::ConnectionRequest;
 pub(crate) use self::secrets::random_seed;
 
 use self::accept::PassiveSide;
-use self::action::{CmAction, EstablishedConnection, LocalConnection, offer, send};
+use self::action::{AgreedConnection, CmAction, LocalConnection, offer, send};
 use self::connect::ActiveSide;
 use self::listen::Listeners;
 use self::secrets::OsRandom;
@@ -257,10 +257,9 @@ impl Cm {
 
     /// Opens a connection, reports it, and then handles `early`: the packets of the peer that have already arrived. In
     /// this order, no receive completes before the connection is reported.
-    fn open(self: &Arc<Self>, established: EstablishedConnection, early: Vec<(SocketAddr, Vec<u8>)>) {
+    fn open(self: &Arc<Self>, established: AgreedConnection, early: Vec<(SocketAddr, Vec<u8>)>) {
         let device = &self.device;
-        let EstablishedConnection { local: LocalConnection { number, conn, handler }, agreed, private_data } =
-            established;
+        let AgreedConnection { local: LocalConnection { number, conn, handler }, agreed, private_data } = established;
         let Some(entry) = device.table.lookup(number) else { return };
         let is_active = agreed.terms.active;
         let params = ConnectionParams {
