@@ -88,23 +88,6 @@ impl PeerReads {
         self.reads.get(self.index(id)).filter(|read| read.has_arrived)
     }
 
-    /// Adds an atomic operation. The caller has checked the peer's access to the memory. The errors are those of
-    /// [`Self::add`].
-    pub(super) fn add_atomic(
-        &mut self,
-        id: u32,
-        psn: Psn,
-        key: u32,
-        address: u64,
-        operation: Atomic,
-    ) -> Result<(), NotAccepted> {
-        self.add(id, psn, key, address, 0)?;
-        let index = self.index(id);
-        self.reads[index].atomic = Some(operation);
-        self.atomics += 1;
-        Ok(())
-    }
-
     /// Whether atomic operations are waiting to be executed.
     pub(super) fn has_atomics(&self) -> bool {
         self.atomics > 0
@@ -128,11 +111,19 @@ impl PeerReads {
         }
     }
 
-    /// Adds a read request. The caller has checked the peer's access to the memory.
+    /// Adds a read, or an atomic operation, whose `length` is 0. The caller has checked the peer's access to the memory.
     ///
     /// Errors: [`INVALID_REQUEST`] if the peer has more reads outstanding than agreed, or has used a number twice;
     /// `Later` if there is no space for the request until responses are acked. The peer will retransmit it.
-    pub(super) fn add(&mut self, id: u32, psn: Psn, key: u32, address: u64, length: u32) -> Result<(), NotAccepted> {
+    pub(super) fn add(
+        &mut self,
+        id: u32,
+        psn: Psn,
+        key: u32,
+        address: u64,
+        length: u32,
+        atomic: Option<Atomic>,
+    ) -> Result<(), NotAccepted> {
         let index = self.index(id);
         if index >= self.sent + self.max_reads || self.request(id).is_some() {
             return Err(INVALID_REQUEST);
@@ -143,7 +134,8 @@ impl PeerReads {
         if self.reads.len() <= index {
             self.reads.resize(index + 1, PeerRead::default());
         }
-        self.reads[index] = PeerRead { has_arrived: true, psn, key, address, length, ..PeerRead::default() };
+        self.reads[index] = PeerRead { has_arrived: true, psn, key, address, length, atomic, ..PeerRead::default() };
+        self.atomics += u32::from(atomic.is_some());
         Ok(())
     }
 

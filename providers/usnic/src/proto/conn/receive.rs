@@ -257,7 +257,7 @@ impl<D: PostedData> Conn<D> {
                 if length > 0 && !host.may_touch(key, address, length, false) {
                     return Err(NotAccepted::Refused(Refusal::Access, None));
                 }
-                self.peer_reads.add(id, psn, key, address, length)
+                self.peer_reads.add(id, psn, key, address, length, None)
             }
             Op::FetchAdd | Op::CompareSwap => self.receive_atomic(psn, data, host),
             Op::ReadResponse | Op::AtomicResponse => self.deliver_response(data, host),
@@ -285,7 +285,7 @@ impl<D: PostedData> Conn<D> {
         if !host.may_execute(key, address) {
             return Err(NotAccepted::Refused(Refusal::Access, None));
         }
-        self.peer_reads.add_atomic(id.get(), psn, key, address, operation)
+        self.peer_reads.add(id.get(), psn, key, address, 0, Some(operation))
     }
 
     fn deliver_send(&mut self, psn: Psn, data: &Data<'_>, host: &mut impl ConnCallbacks<D>) -> Result<(), NotAccepted> {
