@@ -57,10 +57,7 @@ fn choose(requested: Option<&str>, all: &[Interface]) -> Result<Interface, Strin
         let found = elsewhere.or_else(|| up().min_by_key(preference));
         return found.cloned().ok_or_else(|| "no interface with an address is up (ip address shows them)".to_owned());
     };
-    let (text, scope) = match requested.split_once('%') {
-        Some((text, scope)) => (text, Some(scope)),
-        None => (requested, None),
-    };
+    let (text, scope) = requested.split_once('%').map_or((requested, None), |(text, scope)| (text, Some(scope)));
     let found = match text.parse::<IpAddr>() {
         Ok(ip) => by_address(ip.to_canonical(), scope, all)?,
         Err(_) => all.iter().filter(|interface| interface.name == requested).min_by_key(preference).cloned(),

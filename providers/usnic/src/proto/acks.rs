@@ -110,7 +110,8 @@ impl AckClock {
         }
     }
 
-    /// Records that a data packet carries an ack, and returns the delay field of the ack. Such an ack has no ranges of
+    /// Records that a data packet carries an ack, and returns the delay field of the ack: the time since the
+    /// arrival of the newest packet, in microseconds. Such an ack has no ranges of
     /// packets received after a missing one, so an ack packet that is due for these ranges stays due.
     pub(crate) fn take_piggybacked(&mut self, now: Nanos) -> u16 {
         if self.is_pending() {
@@ -119,18 +120,13 @@ impl AckClock {
                 self.urgency = Urgency::Waits;
             }
         }
-        self.ack_delay(now)
+        (now.saturating_sub(self.newest) / MICROS).try_into().unwrap_or(u16::MAX)
     }
 
     /// Records that an ack packet is sent, and returns its delay field.
     pub(crate) fn ack_packet_sent(&mut self, now: Nanos) -> u16 {
         self.urgency = Urgency::Waits;
         self.take_piggybacked(now)
-    }
-
-    /// Returns the time since the arrival of the newest packet, in microseconds.
-    fn ack_delay(&self, now: Nanos) -> u16 {
-        (now.saturating_sub(self.newest) / MICROS).try_into().unwrap_or(u16::MAX)
     }
 }
 

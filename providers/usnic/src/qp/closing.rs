@@ -96,7 +96,7 @@ impl ConnectionHandler for ClosingConnection {
     }
 
     fn sends_to(&self, peer: SocketAddr) -> bool {
-        self.transport.lock().sends_to(peer)
+        self.transport.lock().conn.peer() == peer
     }
 
     fn on_delivery_error(&self, now: Nanos, number: u32, error: &DeliveryError) -> PendingWork {

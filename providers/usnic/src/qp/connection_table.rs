@@ -83,9 +83,8 @@ impl ConnectionTable {
     /// Removes the entry, and frees its number.
     pub(crate) fn free(&self, number: u32, now: Nanos) {
         let mut slots = self.slots.write();
-        let entry =
-            slots.get_mut(ids::index(number)).filter(|entry| entry.as_ref().is_some_and(|p| p.number == number));
-        let before = entry.and_then(Option::take);
+        let slot = slots.get_mut(ids::index(number));
+        let before = slot.and_then(|slot| slot.take_if(|entry| entry.number == number));
         drop(slots);
         drop(before);
         self.ids.lock().free(number, now);

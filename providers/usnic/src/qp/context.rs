@@ -94,20 +94,6 @@ pub(crate) struct RecvRequest {
     pub(crate) token: Token,
 }
 
-impl RecvRequest {
-    #[inline(always)]
-    pub(crate) fn set(&mut self, segments: &[Segment], token: Token) {
-        self.segments.set(segments);
-        self.token = token;
-    }
-
-    #[inline(always)]
-    pub(crate) fn set_plain(&mut self, segment: &Segment, token: Token) {
-        self.segments.set_one(segment);
-        self.token = token;
-    }
-}
-
 /// The shared receive queue of a queue pair.
 pub(crate) type QpSrq = dapl_software::srq::SrqUser<dyn SrqWaiter, Job>;
 

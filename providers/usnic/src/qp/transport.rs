@@ -93,11 +93,6 @@ impl Transport {
         }
     }
 
-    /// Whether the connection sends packets to `peer`.
-    pub(crate) fn sends_to(&self, peer: SocketAddr) -> bool {
-        self.conn.peer() == peer
-    }
-
     pub(crate) fn pending_work(&self, now: Nanos) -> PendingWork {
         if let Some((_, _, again)) = self.blocked {
             let ready = again <= now;

@@ -24,10 +24,8 @@ impl QpCore {
         let most = state.quick_recvs;
         if let Some(transport) = &mut state.transport {
             let fill = |recv: &mut RecvRequest| {
-                recv.set_plain(
-                    segment,
-                    Token { cookie, ep: self.context.ep.handle, work: Work::Recv, ..Token::default() },
-                );
+                recv.segments.set_one(segment);
+                recv.token = Token { cookie, ep: self.context.ep.handle, work: Work::Recv, ..Token::default() };
             };
             if let Some(is_announced) = transport.conn.post_recv_quickly(segment.length, most, fill) {
                 if is_announced {

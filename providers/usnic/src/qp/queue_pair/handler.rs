@@ -69,7 +69,7 @@ impl ConnectionHandler for QpCore {
     }
 
     fn sends_to(&self, peer: SocketAddr) -> bool {
-        self.state.lock().transport.as_ref().is_some_and(|transport| transport.sends_to(peer))
+        self.state.lock().transport.as_ref().is_some_and(|transport| transport.conn.peer() == peer)
     }
 
     fn on_delivery_error(&self, now: Nanos, number: u32, error: &DeliveryError) -> PendingWork {

@@ -41,7 +41,10 @@ impl QueuePair for Qp {
         match (&mut state.transport, phase) {
             (Some(transport), _) => {
                 let length = scatter_gather::total(segments);
-                let fill = |recv: &mut RecvRequest| recv.set(segments, token);
+                let fill = |recv: &mut RecvRequest| {
+                    recv.segments.set(segments);
+                    recv.token = token;
+                };
                 if transport.conn.post_recv(length, fill, &mut &core.context) {
                     core.schedule(state, device::now());
                 } else {
