@@ -18,7 +18,7 @@ pub(crate) use cubic::Cubic;
 pub(crate) use local::Local;
 
 use super::Nanos;
-use super::flight::{LostPacket, RateSample};
+use super::flight::{LostPackets, RateSample};
 
 /// Initial window in packets (RFC 6928, 2; RFC 9002, 7.2).
 const INITIAL_PACKETS: u64 = 10;
@@ -67,17 +67,11 @@ pub(crate) struct AckEvent {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LossEvent {
     pub(crate) now: Nanos,
-    pub(crate) packets: u32,
-    /// Number of discontiguous ranges of lost packet numbers.
-    pub(crate) ranges: u32,
+    pub(crate) lost: LostPackets,
     /// Bytes in flight, without the lost packets.
     pub(crate) in_flight: u64,
-    /// Send time of the lost packet that was sent last.
-    pub(crate) last_sent: Nanos,
     /// C.delivered of the BBR draft: total number of bytes delivered.
     pub(crate) total_delivered: u64,
-    /// The first lost packet at which the loss rate since its transmission exceeded the threshold.
-    pub(crate) excess: Option<LostPacket>,
     /// Whether there is persistent congestion (RFC 9002, 7.6).
     pub(crate) is_persistent: bool,
 }

@@ -19,11 +19,11 @@ impl Recovery {
     /// Records lost packets. Returns true if a new period starts, because this is the first loss, or a lost packet was
     /// sent after the start of the last period.
     pub(super) fn lost(&mut self, loss: &LossEvent) -> bool {
-        let is_new = self.start.is_none_or(|start| loss.last_sent > start);
+        let is_new = self.start.is_none_or(|start| loss.lost.last_sent > start);
         if is_new {
             *self = Recovery { start: Some(loss.now), ..Recovery::default() };
         }
-        self.lost = self.lost.saturating_add(loss.packets);
+        self.lost = self.lost.saturating_add(loss.lost.packets);
         is_new
     }
 

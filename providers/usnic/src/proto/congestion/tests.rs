@@ -5,7 +5,7 @@ pub(super) mod model;
 
 use self::model::{Model, Sender, SimPath};
 use super::{AckEvent, Algorithm, Congestion, Controller, Cubic, Local, LossEvent};
-use crate::proto::flight::RateSample;
+use crate::proto::flight::{LostPackets, RateSample};
 use crate::proto::{MICROS, MILLIS, Nanos, SECONDS};
 
 const PACKET: u64 = 1472;
@@ -209,16 +209,8 @@ fn ack(now: Nanos, bytes: u64, send_time: Nanos, delivered: u64) -> AckEvent {
 }
 
 fn loss(now: Nanos, last_sent: Nanos, packets: u32) -> LossEvent {
-    LossEvent {
-        now,
-        packets,
-        ranges: packets,
-        in_flight: 0,
-        last_sent,
-        total_delivered: 0,
-        excess: None,
-        is_persistent: false,
-    }
+    let lost = LostPackets { packets, ranges: packets, last_sent, ..LostPackets::default() };
+    LossEvent { now, lost, in_flight: 0, total_delivered: 0, is_persistent: false }
 }
 
 #[test]

@@ -157,12 +157,9 @@ impl SendPath {
         let is_long = lost.last_sent - lost.first_sent > duration;
         self.congestion.lost(&LossEvent {
             now,
-            packets: lost.packets,
-            ranges: lost.ranges,
+            lost: *lost,
             in_flight: flight.bytes(),
-            last_sent: lost.last_sent,
             total_delivered: flight.delivery.total_delivered(),
-            excess: lost.excess,
             is_persistent: is_long && self.newest_acked <= lost.first_sent,
         });
     }

@@ -55,7 +55,7 @@ pub(crate) struct LostPackets {
     /// Number of discontiguous ranges of lost PSNs.
     pub(crate) ranges: u32,
     /// PSN of the last lost packet.
-    last: Option<Psn>,
+    pub(crate) last: Option<Psn>,
     /// The first lost packet at which the loss rate since its transmission was too high.
     pub(crate) excess: Option<LostPacket>,
 }

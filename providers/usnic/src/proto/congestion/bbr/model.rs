@@ -216,8 +216,8 @@ impl Bbr {
 
     /// Processes all lost packets of an event: HandleLostPacket() (5.5.10.2).
     pub(super) fn handle_lost_packets(&mut self, loss: &LossEvent) {
-        self.note_loss(loss.ranges);
-        if let Some(packet) = loss.excess.filter(|_| self.cycle.is_bw_probe_sample) {
+        self.note_loss(loss.lost.ranges);
+        if let Some(packet) = loss.lost.excess.filter(|_| self.cycle.is_bw_probe_sample) {
             self.handle_inflight_too_high(&packet, loss.now);
         }
     }

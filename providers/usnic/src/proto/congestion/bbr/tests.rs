@@ -4,6 +4,7 @@
 use super::*;
 use crate::proto::congestion::Congestion;
 use crate::proto::congestion::tests::model::{Model, Sender, SimPath};
+use crate::proto::flight::{LostPacket, LostPackets};
 use crate::proto::{MILLIS, SECONDS};
 
 const PACKET: u64 = 1000;
@@ -186,15 +187,10 @@ fn bbr_undoes_a_spurious_loss() {
     let now = path.0.now;
     let bbr = path.bbr();
     let (cwnd, bound, total_delivered) = (bbr.cwnd(), bbr.inflight_longterm, bbr.delivered);
-    let packet = crate::proto::flight::LostPacket {
-        bytes: PACKET,
-        tx_in_flight: 10 * PACKET,
-        lost: PACKET,
-        is_app_limited: false,
-    };
+    let packet = LostPacket { bytes: PACKET, tx_in_flight: 10 * PACKET, lost: PACKET, is_app_limited: false };
     let excess = Some(packet);
-    let (packets, ranges, in_flight, last_sent, is_persistent) = (1, 1, 9 * PACKET, now - RTT, false);
-    bbr.lost(&LossEvent { now, packets, ranges, in_flight, last_sent, total_delivered, excess, is_persistent });
+    let lost = LostPackets { packets: 1, ranges: 1, last_sent: now - RTT, excess, ..LostPackets::default() };
+    bbr.lost(&LossEvent { now, lost, in_flight: 9 * PACKET, total_delivered, is_persistent: false });
     assert_eq!(bbr.state, BbrState::ProbeBwDown);
     assert!(bbr.recovery.record_spurious(1));
     bbr.handle_spurious_loss();

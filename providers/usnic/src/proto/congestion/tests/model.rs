@@ -10,7 +10,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
 use crate::proto::congestion::{AckEvent, Congestion, Controller, LossEvent, SentPacket};
-use crate::proto::flight::{Delivery, PacketState, is_loss_too_high};
+use crate::proto::flight::{Delivery, LostPackets, PacketState, is_loss_too_high};
 use crate::proto::pacer::Pacer;
 use crate::proto::{MICROS, MILLIS, Nanos, SECONDS};
 
@@ -352,32 +352,23 @@ impl Model {
     fn lose(&mut self, index: usize, is_lost: impl Fn(&Sent, Nanos, Nanos) -> bool) {
         let now = self.now;
         let flow = &mut self.flows[index];
-        let mut loss = LossEvent {
-            now,
-            packets: 0,
-            ranges: 0,
-            in_flight: 0,
-            last_sent: 0,
-            total_delivered: flow.delivery.total_delivered(),
-            excess: None,
-            is_persistent: false,
-        };
+        let (mut lost, total_delivered) = (LostPackets::default(), flow.delivery.total_delivered());
         let (mut first_sent, mut last) = (Nanos::MAX, None);
         while let Some(sent) = flow.flight.front().filter(|sent| is_lost(sent, now, flow.srtt)) {
             let packet = flow.delivery.lost(sent.bytes, &sent.state);
-            loss.packets += 1;
-            loss.ranges += u32::from(last.is_none_or(|last| last + 1 != sent.number));
-            loss.last_sent = loss.last_sent.max(sent.at);
-            loss.excess = loss.excess.or(Some(packet).filter(|it| is_loss_too_high(it.lost, it.tx_in_flight)));
+            lost.packets += 1;
+            lost.ranges += u32::from(last.is_none_or(|last| last + 1 != sent.number));
+            lost.last_sent = lost.last_sent.max(sent.at);
+            lost.excess = lost.excess.or(Some(packet).filter(|it| is_loss_too_high(it.lost, it.tx_in_flight)));
             (first_sent, last) = (first_sent.min(sent.at), Some(sent.number));
             flow.lost += sent.bytes;
             flow.in_flight -= sent.bytes;
             flow.flight.pop_front();
         }
-        if loss.packets > 0 {
-            loss.in_flight = flow.in_flight;
-            loss.is_persistent = loss.last_sent - first_sent > 3 * pto(flow) && flow.newest_acked <= first_sent;
-            flow.sender.control.lost(&loss);
+        if lost.packets > 0 {
+            let is_persistent = lost.last_sent - first_sent > 3 * pto(flow) && flow.newest_acked <= first_sent;
+            let in_flight = flow.in_flight;
+            flow.sender.control.lost(&LossEvent { now, lost, in_flight, total_delivered, is_persistent });
         }
     }
 }
