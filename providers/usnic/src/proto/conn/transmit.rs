@@ -233,10 +233,12 @@ impl<D: PostedData> Conn<D> {
             payload = self.next_payload();
         }
         match payload {
-            Err(BlockedReason::Credit) => self.credits.wait(self.now, self.round_trip(), self.requests.numbers.sends),
+            Err(BlockedReason::Credit) => {
+                let round_trip = self.flight.rtt.srtt().unwrap_or(self.config.min_timeout);
+                self.credits.wait(self.now, round_trip, self.requests.numbers.sends);
+            }
             Err(_) if self.has_window() => self.note_app_limited(),
-            Err(_) => {}
-            Ok(_) => {}
+            _ => {}
         }
         let sent = payload.ok()?;
         let bytes = self.size(&sent);
@@ -375,10 +377,5 @@ impl<D: PostedData> Conn<D> {
         packet.payload = Payload::Padding(u32::try_from(padding).unwrap_or(0));
         packet.command = false;
         Some(packet)
-    }
-
-    /// Returns the smoothed round-trip time, or the minimum probe timeout before the first sample.
-    pub(super) fn round_trip(&self) -> Nanos {
-        self.flight.rtt.srtt().unwrap_or(self.config.min_timeout)
     }
 }

@@ -128,13 +128,13 @@ impl Acceptor {
         };
         let Some((conn, token)) = packets::requester(rest) else { return PacketResult::Nothing };
         let key = CookieKey { head: request_head, conn, token };
-        let to = ReplyTarget { conn, token, hop: request_head.hand_off_count() };
+        let to = ReplyTarget { conn, token, hop: request_head.hop.get() };
         let is_verified = self.cookies.is_valid(now, from, &key, random);
         if let Some(id) = self.by_key.get(&AttemptKey { from, to }) {
             return self.receive_repeated(now, *id, packet.len(), is_verified, random, out);
         }
         let offered = match packets::offer(rest) {
-            _ if !request_head.supports_version(VERSION) => Err(RejectReason::Version),
+            _ if !(request_head.min..=request_head.max).contains(&VERSION) => Err(RejectReason::Version),
             None => Err(RejectReason::NotUnderstood),
             Some(_) if !listens => Err(RejectReason::NoListener),
             Some(offered) => Ok(offered),

@@ -62,14 +62,6 @@ impl RequestHead {
     pub(crate) fn qual(&self) -> u64 {
         self.qual.get()
     }
-
-    pub(super) fn hand_off_count(&self) -> u16 {
-        self.hop.get()
-    }
-
-    pub(super) fn supports_version(&self, version: u8) -> bool {
-        (self.min..=self.max).contains(&version)
-    }
 }
 
 /// Returns the clear part of a request of any version, or of its withdrawal. Checks only the kind and length of a

@@ -282,7 +282,7 @@ fn late_replies_of_a_former_listener_are_ignored() {
     assert!(receives(&mut connector, 1, &reject(to(0), RejectReason::HandedOff(88)), ANSWERS_FROM).is_none());
     let packet = sends(&mut connector, 1).expect("the request is due immediately");
     let request_head = packets::request_head(&packet).expect("the packet starts with a request head");
-    assert_eq!((request_head.qual(), request_head.hand_off_count(), request_head.epoch.get()), (88, 1, 0));
+    assert_eq!((request_head.qual(), request_head.hop.get(), request_head.epoch.get()), (88, 1, 0));
     for late in
         [reject(to(0), RejectReason::HandedOff(88)), reject(to(0), RejectReason::NoListener), cookie(to(0), None)]
     {

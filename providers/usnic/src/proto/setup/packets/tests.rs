@@ -81,7 +81,7 @@ fn requests_round_trip_and_replies_are_at_most_twice_as_long() {
             assert_eq!(packet.len(), REQUEST);
             let request_head = request_head(&packet).expect("the packet starts with a request head");
             assert_eq!(
-                (request_head.qual(), request_head.hand_off_count(), request_head.epoch.get(), request_head.cookie),
+                (request_head.qual(), request_head.hop.get(), request_head.epoch.get(), request_head.cookie),
                 (77, 2, 8, [9; 16])
             );
             let mut buffer = Vec::new();
