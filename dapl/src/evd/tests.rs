@@ -20,6 +20,7 @@ mod descriptor;
 #[cfg(loom)]
 mod interleavings;
 mod quick;
+#[cfg(not(loom))]
 mod yields;
 
 const BAD: DAT_RETURN = DAT_CLASS_ERROR | DAT_INVALID_HANDLE;
