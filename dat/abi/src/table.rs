@@ -269,7 +269,6 @@ macro_rules! functions_of_version {
             cno_param_mask: DAT_CNO_PARAM_MASK,
             cno_param: *mut DAT_CNO_PARAM,
         ) -> DAT_RETURN;
-
         /// Type of `dat_evd_wait`. Cancellation may end the call, so it is allowed to unwind.
         pub type DAT_EVD_WAIT_FUNC = unsafe extern "C-unwind" fn(
             evd_handle: DAT_EVD_HANDLE,
@@ -278,7 +277,6 @@ macro_rules! functions_of_version {
             event: *mut DAT_EVENT,
             n_more_events: *mut DAT_COUNT,
         ) -> DAT_RETURN;
-
         /// Type of `dat_ia_query`.
         pub type DAT_IA_QUERY_FUNC = unsafe extern "C" fn(
             ia_handle: DAT_IA_HANDLE,
@@ -288,15 +286,12 @@ macro_rules! functions_of_version {
             provider_attr_mask: DAT_PROVIDER_ATTR_MASK,
             provider_attr: *mut DAT_PROVIDER_ATTR,
         ) -> DAT_RETURN;
-
         /// Type of `dat_evd_post_se`.
         pub type DAT_EVD_POST_SE_FUNC =
             unsafe extern "C" fn(evd_handle: DAT_EVD_HANDLE, event: *const DAT_EVENT) -> DAT_RETURN;
-
         /// Type of `dat_evd_dequeue`.
         pub type DAT_EVD_DEQUEUE_FUNC =
             unsafe extern "C" fn(evd_handle: DAT_EVD_HANDLE, event: *mut DAT_EVENT) -> DAT_RETURN;
-
         /// Type of `dat_ep_create`.
         pub type DAT_EP_CREATE_FUNC = unsafe extern "C" fn(
             ia_handle: DAT_IA_HANDLE,
@@ -307,7 +302,6 @@ macro_rules! functions_of_version {
             ep_attributes: *const DAT_EP_ATTR,
             ep_handle: *mut DAT_EP_HANDLE,
         ) -> DAT_RETURN;
-
         /// Type of `dat_ep_create_with_srq`.
         pub type DAT_EP_CREATE_WITH_SRQ_FUNC = unsafe extern "C" fn(
             ia_handle: DAT_IA_HANDLE,
@@ -319,21 +313,18 @@ macro_rules! functions_of_version {
             ep_attributes: *const DAT_EP_ATTR,
             ep_handle: *mut DAT_EP_HANDLE,
         ) -> DAT_RETURN;
-
         /// Type of `dat_ep_query`.
         pub type DAT_EP_QUERY_FUNC = unsafe extern "C" fn(
             ep_handle: DAT_EP_HANDLE,
             ep_param_mask: DAT_EP_PARAM_MASK,
             ep_param: *mut DAT_EP_PARAM,
         ) -> DAT_RETURN;
-
         /// Type of `dat_ep_modify`.
         pub type DAT_EP_MODIFY_FUNC = unsafe extern "C" fn(
             ep_handle: DAT_EP_HANDLE,
             ep_param_mask: DAT_EP_PARAM_MASK,
             ep_param: *const DAT_EP_PARAM,
         ) -> DAT_RETURN;
-
         /// Type of `dat_ep_post_send`.
         pub type DAT_EP_POST_SEND_FUNC = unsafe extern "C" fn(
             ep_handle: DAT_EP_HANDLE,
@@ -342,7 +333,6 @@ macro_rules! functions_of_version {
             user_cookie: DAT_DTO_COOKIE,
             completion_flags: DAT_COMPLETION_FLAGS,
         ) -> DAT_RETURN;
-
         /// Type of `dat_ep_post_recv`.
         pub type DAT_EP_POST_RECV_FUNC = unsafe extern "C" fn(
             ep_handle: DAT_EP_HANDLE,
@@ -351,7 +341,6 @@ macro_rules! functions_of_version {
             user_cookie: DAT_DTO_COOKIE,
             completion_flags: DAT_COMPLETION_FLAGS,
         ) -> DAT_RETURN;
-
         /// Type of `dat_ep_post_rdma_read`.
         pub type DAT_EP_POST_RDMA_READ_FUNC = unsafe extern "C" fn(
             ep_handle: DAT_EP_HANDLE,
@@ -361,7 +350,6 @@ macro_rules! functions_of_version {
             remote_iov: *const DAT_RMR_TRIPLET,
             completion_flags: DAT_COMPLETION_FLAGS,
         ) -> DAT_RETURN;
-
         /// Type of `dat_ep_post_rdma_write`.
         pub type DAT_EP_POST_RDMA_WRITE_FUNC = unsafe extern "C" fn(
             ep_handle: DAT_EP_HANDLE,
@@ -371,35 +359,30 @@ macro_rules! functions_of_version {
             remote_iov: *const DAT_RMR_TRIPLET,
             completion_flags: DAT_COMPLETION_FLAGS,
         ) -> DAT_RETURN;
-
         /// Type of `dat_lmr_query`.
         pub type DAT_LMR_QUERY_FUNC = unsafe extern "C" fn(
             lmr_handle: DAT_LMR_HANDLE,
             lmr_param_mask: DAT_LMR_PARAM_MASK,
             lmr_param: *mut DAT_LMR_PARAM,
         ) -> DAT_RETURN;
-
         /// Type of `dat_lmr_sync_rdma_read`.
         pub type DAT_LMR_SYNC_RDMA_READ_FUNC = unsafe extern "C" fn(
             ia_handle: DAT_IA_HANDLE,
             local_segments: *const DAT_LMR_TRIPLET,
             num_segments: DAT_VLEN,
         ) -> DAT_RETURN;
-
         /// Type of `dat_lmr_sync_rdma_write`.
         pub type DAT_LMR_SYNC_RDMA_WRITE_FUNC = unsafe extern "C" fn(
             ia_handle: DAT_IA_HANDLE,
             local_segments: *const DAT_LMR_TRIPLET,
             num_segments: DAT_VLEN,
         ) -> DAT_RETURN;
-
         /// Type of `dat_rmr_query`.
         pub type DAT_RMR_QUERY_FUNC = unsafe extern "C" fn(
             rmr_handle: DAT_RMR_HANDLE,
             rmr_param_mask: DAT_RMR_PARAM_MASK,
             rmr_param: *mut DAT_RMR_PARAM,
         ) -> DAT_RETURN;
-
         /// Type of `dat_srq_post_recv`.
         pub type DAT_SRQ_POST_RECV_FUNC = unsafe extern "C" fn(
             srq_handle: DAT_SRQ_HANDLE,
